@@ -1,0 +1,180 @@
+"""What this machine has: the backend that kernels run on, its GPU, nvcc and versions. It only reads.
+
+torch is imported inside the functions that need it, so that the command line can load this module before
+anything is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+_CLOCK_QUERY = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "sm_max_mhz": "clocks.max.sm",
+                "memory_max_mhz": "clocks.max.mem", "power_limit_w": "power.limit",
+                "temperature_c": "temperature.gpu"}
+
+
+def backend() -> str:
+    """ "cuda" where torch sees a GPU and nvcc is found, else "host" (kernels run on the CPU).
+
+    The environment variable LABKIT_BACKEND=host forces the host backend; any other value of it raises ValueError.
+    """
+    forced = os.environ.get("LABKIT_BACKEND", "")
+    if forced not in ("", "host"):
+        raise ValueError(f"LABKIT_BACKEND is {forced!r}; set it to 'host' to force the host backend, or unset it")
+    return "host" if forced or not _torch_sees_gpu() or find_nvcc() is None else "cuda"
+
+
+def device():
+    """The torch.device that tensors of a lab belong on: "cuda" (the current GPU) or "cpu" for the host backend."""
+    import torch
+
+    return torch.device("cuda" if backend() == "cuda" else "cpu")
+
+
+def find_nvcc() -> Path | None:
+    """Where nvcc is: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda, then PyPI's package in this Python's environment.
+
+    A home that the user named comes first, as torch's own extension builder has it. None where there is none.
+    """
+    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    on_path = shutil.which("nvcc")
+    candidates = [Path(home) / "bin" / "nvcc" for home in homes]
+    candidates += [Path(on_path)] if on_path else []
+    candidates += [Path("/usr/local/cuda/bin/nvcc"), *_pypi_nvcc()]
+    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+
+
+def cuda_home() -> Path | None:
+    """The toolkit folder that nvcc belongs to (it holds bin/ and include/), or None without nvcc."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return None
+    home = nvcc.parent.parent
+    if any((home / part / "cuda_runtime.h").is_file() for part in ("include", "targets/x86_64-linux/include")):
+        return home
+    return _home_by_nvcc(nvcc) or home
+
+
+def find_cxx() -> Path | None:
+    """The C++ compiler that torch's builder would call: CXX where it is set, else c++. None where it is not found."""
+    found = shutil.which(os.environ.get("CXX") or "c++")
+    return Path(found) if found else None
+
+
+def gpu() -> dict | None:
+    """The current GPU as torch sees it, whichever backend is chosen; None where torch sees none.
+
+    Keys: name; capability ("9.0"); sms (int); memory_gib and l2_mib (float); slug, the name as a file name.
+    """
+    if not _torch_sees_gpu():
+        return None
+    import torch
+
+    seen = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {"name": seen.name, "capability": f"{seen.major}.{seen.minor}", "sms": seen.multi_processor_count,
+            "memory_gib": round(seen.total_memory / 2**30, 1), "l2_mib": round(seen.L2_cache_size / 2**20, 1),
+            "slug": re.sub(r"[^a-z0-9]+", "-", seen.name.lower()).strip("-")}
+
+
+def versions() -> dict:
+    """Versions that a measurement depends on, each a string, or None where the thing is not there.
+
+    Keys: python, torch, cuda (the one torch was built for), driver, nvcc, triton, platform.
+    """
+    found = {"python": platform.python_version(), "torch": _installed("torch"), "cuda": None, "driver": driver(),
+             "nvcc": nvcc_version(), "triton": _installed("triton"),
+             "platform": " ".join(filter(None, [platform.system(), platform.machine(), *platform.libc_ver()]))}
+    if found["torch"]:
+        import torch
+
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def clocks() -> dict | None:
+    """Clocks and limits of the current GPU at this moment; None without a GPU or nvidia-smi.
+
+    Keys: sm_mhz, memory_mhz, sm_max_mhz, memory_max_mhz, power_limit_w, temperature_c; a float each, or None for
+    one that this GPU does not report.
+    """
+    if not _torch_sees_gpu():
+        return None
+    import torch
+
+    # nvidia-smi numbers all GPUs of the machine while torch numbers the visible ones; the UUID means one of them.
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    line = output("nvidia-smi", "-i", f"GPU-{uuid}", f"--query-gpu={','.join(_CLOCK_QUERY.values())}",
+                  "--format=csv,noheader,nounits")
+    values = line.split(", ") if line else []
+    if len(values) != len(_CLOCK_QUERY):
+        return None
+    return {key: float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None
+            for key, value in zip(_CLOCK_QUERY, values)}
+
+
+def driver() -> str | None:
+    """The version of the NVIDIA driver, for example "580.159.03"; None where nvidia-smi does not answer."""
+    lines = (output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "").splitlines()
+    return lines[0] if lines and re.match(r"\d", lines[0]) else None
+
+
+def nvcc_version() -> str | None:
+    """The version of the nvcc that `find_nvcc` finds, for example "13.0.88"; None where there is none."""
+    nvcc = find_nvcc()
+    match = re.search(r"\bV(\d+\.\d+\.\d+)", output(nvcc, "--version") or "") if nvcc else None
+    return match.group(1) if match else None
+
+
+def output(*command: str | Path, timeout: float = 10) -> str | None:
+    """What a short command prints, stripped; None when it is missing, fails, or takes over `timeout` seconds."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              encoding="utf-8", errors="replace", timeout=timeout, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _torch_sees_gpu() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.version.cuda is not None and torch.cuda.is_available()
+
+
+def _pypi_nvcc() -> list[Path]:
+    # PyPI's packages put the toolkit into the namespace package `nvidia`, in a folder for its major version.
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except ValueError:
+        return []
+    folders = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
+    return sorted((path for folder in folders for path in Path(folder).glob("cu*/bin/nvcc")), reverse=True)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.lru_cache(maxsize=None)
+def _home_by_nvcc(nvcc: Path) -> Path | None:
+    # An nvcc on PATH may be a script or a link far from its toolkit, so it is asked: a dry run prints "#$ TOP=...".
+    try:
+        said = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=10).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
+    return Path(top.group(1)).resolve() if top else None
