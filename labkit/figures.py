@@ -1,0 +1,192 @@
+"""Recorded tables as people see them: numbers with units, tables as text and HTML, figures as inline SVG.
+
+The notebooks and the book share these, so that a figure looks the same in both. A figure is SVG inside HTML:
+its text and axes are `currentColor`, that is, the colour of the text around it, in a light page and in a dark one.
+Drawings are narrow and tall, to be read on a phone as well.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+
+BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = (  # Okabe and Ito's palette, apart for colour-blind readers too
+    "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+LINES = [(VERMILION, "-"), (BLUE, "-"), (GREEN, "--"), (ORANGE, "-"), (PURPLE, "--"), (SKY, "-")]
+WIDTH = 5.6  # inches: at 72 points each, the drawing's own width
+INK = "#010203"  # stands for currentColor while matplotlib draws, since it only knows real colours
+THIN = "\u202f"  # narrow no-break space between a number and its unit
+
+_STYLE = {
+    "svg.fonttype": "none", "svg.hashsalt": "kernel to gradient", "font.size": 13, "text.color": INK,
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False,
+    "axes.spines.right": False, "legend.frameon": False, "path.simplify": True, "axes.unicode_minus": True,
+}
+
+
+# -- numbers ------------------------------------------------------------------------------------------------
+
+def number(value: float | int | str | bool | None) -> str:
+    """A cell's value as text: four significant digits for a fraction, thousands set off by commas."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.{max(0, 3 - _magnitude(value))}f}"
+    return f"{value:.2e}"
+
+
+def microseconds(value: float) -> str:
+    """A time of `value` microseconds, without its unit: tenths below a thousand, hundredths below ten."""
+    return f"{value:,.{2 if value < 10 else 1 if value < 1000 else 0}f}"
+
+
+def percent(share: float) -> str:
+    """A share (1 is the whole) in per cent, to a tenth."""
+    return f"{100 * share:.1f}%"
+
+
+def ratio(value: float) -> str:
+    """How many times: "1.15×"; tenths from ten up."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}×"
+
+
+def _magnitude(value: float) -> int:
+    return int(f"{value:e}".split("e")[1])
+
+
+# -- tables -------------------------------------------------------------------------------------------------
+
+def grid(table: dict) -> tuple[list[str], list[list[str]]]:
+    """The column heads and the rows of a "bench" or "table" record, as text; the first column names the row."""
+    if table["kind"] == "table":
+        return table["columns"], [[number(row[column]) for column in table["columns"]] for row in table["rows"]]
+    if table["kind"] != "bench":
+        raise ValueError(f"a record of kind {table['kind']!r} is drawn as a figure, not as a table")
+    heads = ["variant", "median, µs", "10–90%, µs", "GB/s"]
+    rows = [[row["name"] + (" (waits for the host)" if row["host_bound"] else ""), microseconds(row["median_us"]),
+             f"{microseconds(row['low_us'])}–{microseconds(row['high_us'])}", f"{row['gbps']:,.0f}"]
+            for row in table["rows"]]
+    if table["limit"]:
+        heads.append(f"of {table['limit']}")
+        rows = [[*cells, percent(row["of_limit"])] for cells, row in zip(rows, table["rows"])]
+    return heads, rows
+
+
+def text_table(table: dict) -> str:
+    """The record as plain text in columns."""
+    heads, rows = grid(table)
+    widths = [max(map(len, column)) for column in zip(heads, *rows)]
+    return "\n".join("  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:]))])
+                     for line in [heads, *rows])
+
+
+def html_table(table: dict, caption: str) -> str:
+    """The record as an HTML table with a caption."""
+    import pandas
+
+    heads, rows = grid(table)
+    body = pandas.DataFrame(rows, columns=heads).to_html(index=False, border=0, classes="results", justify="unset")
+    top = f"<caption>{html.escape(table['title'])}. {html.escape(caption)}.</caption>"
+    return body.replace("<thead>", f"{top}<thead>", 1)
+
+
+# -- figures ------------------------------------------------------------------------------------------------
+
+def figure(table: dict) -> str:
+    """The record drawn as SVG text: bars for "bench", lines for "curve". ValueError for the kind "table"."""
+    if table["kind"] == "bench":
+        return bars(table)
+    if table["kind"] == "curve":
+        return curves(table)
+    raise ValueError(f"a record of kind {table['kind']!r} is a table; it has no figure")
+
+
+def bars(table: dict) -> str:
+    """One bar a variant: the median, a line from the 10th to the 90th percentile, and the limit as a rule."""
+    rows = table["rows"]
+    limit = next((row for row in rows if row["name"] == table["limit"]), None)
+    with _canvas(height=0.52 * len(rows) + 1.0) as (axes, svg):
+        for place, row in enumerate(rows):
+            muted = row is limit
+            axes.barh(place, row["median_us"], height=0.42, color="#8a8a8a" if muted else BLUE)
+            axes.plot([row["low_us"], row["high_us"]], [place, place], color=INK, linewidth=1.6)
+            name = row["name"] + (" (waits for the host)" if row["host_bound"] else "")
+            axes.annotate(name, (0, place - 0.24), (2, 1), textcoords="offset points", va="bottom")
+            share = f"  {percent(row['of_limit'])}" if limit else ""
+            axes.annotate(f"{microseconds(row['median_us'])} µs{share}", (1, place - 0.24), (0, 1), va="bottom",
+                          xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right")
+        if limit:
+            axes.axvline(limit["median_us"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.set(ylim=(len(rows) - 0.6, -0.95), yticks=[], xlabel="microseconds, less is better",
+                 xlim=(0, 1.02 * max(max(row["high_us"], row["median_us"]) for row in rows)))
+        axes.spines["left"].set_visible(False)
+    spoken = "; ".join(f"{row['name']}: {microseconds(row['median_us'])} microseconds"
+                       + (f", {percent(row['of_limit'])} of {table['limit']}" if limit else "") for row in rows)
+    return _inline(svg, f"Bars, {table['title']}. {spoken}.")
+
+
+def curves(table: dict) -> str:
+    """One line a series over x. On a log axis, values that are not positive leave a gap."""
+    x, y = table["x"], table.get("y", {"label": ""})
+    with _canvas(height=4.6) as (axes, svg):
+        for (name, values), (color, dash) in zip(table["series"].items(), LINES * len(table["series"])):
+            values = [float("nan") if value is None else value for value in values]
+            axes.plot(x["values"], values, label=name, color=color, linestyle=dash, linewidth=1.8)
+        for scale, axis in ((axes.set_xscale, x), (axes.set_yscale, y)):
+            scale(axis.get("scale", "linear"))
+        axes.set(xlabel=x["label"], ylabel=y["label"])
+        axes.grid(color=INK, alpha=0.18, linewidth=0.7)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1.2)
+    highest = "; ".join(f"{name}: at most {number(float(max(v for v in values if v is not None)))}"
+                        for name, values in table["series"].items() if any(v is not None for v in values))
+    return _inline(svg, f"Lines, {table['title']}, over {x['label']}. {highest}.")
+
+
+class _canvas:
+    """`with _canvas(height) as (axes, svg)`: draw on `axes`; afterwards `svg` holds the drawing."""
+
+    def __init__(self, height: float):
+        self.height = height
+
+    def __enter__(self):
+        import matplotlib
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+
+        self.style = matplotlib.rc_context(_STYLE)
+        self.style.__enter__()
+        self.drawing, self.svg = Figure(figsize=(WIDTH, self.height), layout="constrained"), io.StringIO()
+        self.canvas = FigureCanvasSVG(self.drawing)
+        return self.drawing.add_subplot(), self.svg
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if kind is None:
+                self.drawing.savefig(self.svg, format="svg", transparent=True, metadata={"Date": None})
+        finally:
+            self.style.__exit__(kind, error, trace)
+
+
+def _inline(svg: io.StringIO, description: str) -> str:
+    """matplotlib's file made into an element of an HTML page, in the page's colours and font."""
+    text = svg.getvalue()
+    text = text[text.index("<svg"):]
+    text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = text.replace(INK, "currentColor")
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
+    # Several figures share a page: only the names that are referred to (clip paths, markers) may stay.
+    used = set(re.findall(r"#([\w.-]+)", text))
+    text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
+    box = re.search(r'viewBox="[^"]*"', text)[0]
+    label = html.escape(description, quote=True)
+    head = (f'<svg class="results-figure" role="img" aria-label="{label}" {box} style="width:100%;max-width:36rem"'
+            ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">')
+    # A blank line would end an HTML block in Markdown.
+    return re.sub(r"\n\s*\n", "\n", head + text[text.index(">") + 1:]).strip()

@@ -1,0 +1,314 @@
+"""Recorded measurements: what a session of a lab found, kept as one JSON file a GPU.
+
+A lab calls `start` in its first cell and `record` in its last. In between, `labkit.bench` and the lab itself
+hand in tables with `add`; `record` then appends them, as one run, to `results/<gpu>.json`. The book, the
+README and a lab on a machine without a GPU read them back with `recorded`. Nothing else writes numbers.
+
+`python -m labkit.results readme` rewrites the results block of README.md from the recorded runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import functools
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import jsonschema
+
+from labkit import figures, machine, sources
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCHEMA = REPOSITORY / "results" / "schema.json"
+BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
+NOTE_KINDS = ("check", "measured", "built", "exact")
+README_TABLES = {"forward": "forward", "backward": "backward", "forward_backward": "forward + backward"}
+README_MARKS = ("<!-- results:begin -->", "<!-- results:end -->")
+
+
+class ResultsError(ValueError):
+    """A results file or table breaks results/schema.json, or a session is not in a state to be recorded."""
+
+
+@dataclasses.dataclass
+class Session:
+    """What this Python process has found so far for one lab."""
+
+    lab: str | None = None
+    tables: dict[str, dict] = dataclasses.field(default_factory=dict)
+    notes: list[dict] = dataclasses.field(default_factory=list)
+
+
+_session = Session()
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """One recorded table, with the run and the GPU it belongs to (dicts as results/schema.json describes)."""
+
+    gpu: dict
+    run: dict
+    table: dict
+
+    def caption(self) -> str:
+        """Where and when it was measured: "Recorded on NVIDIA H200, driver 580.159, CUDA 13.0, ..."."""
+        return f"Recorded on {conditions(self.gpu, self.run['versions'], self.run['date'])}"
+
+
+def conditions(gpu: dict, versions: dict, date: str) -> str:
+    """GPU, driver, CUDA, torch and day, in one phrase; what a machine does not know is left out."""
+    known = [f"{label} {versions[key]}" for key, label in
+             (("driver", "driver"), ("cuda", "CUDA"), ("torch", "torch")) if versions.get(key)]
+    return ", ".join([gpu["name"], *known, date[:10]])
+
+
+def today() -> str:
+    """This day, as ISO 8601 writes it, in UTC."""
+    return _now()[:10]
+
+
+# -- the session --------------------------------------------------------------------------------------------
+
+def start(lab: str) -> None:
+    """Begin the session of `lab`, for example "04_fused_kernel"; the first cell of every lab calls it.
+
+    Prints what the lab runs on: backend, GPU, versions, date, and a hash of the sources that it runs. Tables and
+    notes of an earlier session in the same process are dropped, so that "run all" in a used kernel starts clean.
+    Raises FileNotFoundError when labs/<lab>.ipynb is not there.
+    """
+    global _session
+    code = sources.sources_hash(lab)
+    _session = Session(lab=lab)
+    gpu, versions = machine.gpu(), machine.versions()
+    if machine.backend() == "cuda":
+        where = (f"cuda: {gpu['name']}, compute capability {gpu['capability']}, {gpu['sms']} SMs, "
+                 f"{gpu['memory_gib']:.0f} GiB, L2 {gpu['l2_mib']:.0f} MiB")
+    else:
+        where = "host: no GPU here; kernels run on the CPU, and GPU figures below are recorded ones"
+    shown = ["python", "torch", "cuda", "driver", "nvcc", "triton"]
+    print(f"lab       {lab}\n"
+          f"backend   {where}\n"
+          f"versions  {', '.join(f'{name} {versions[name]}' for name in shown if versions.get(name))}\n"
+          f"{sources.LABEL}   {code}\n"
+          f"date      {today()}")
+
+
+def note(kind: str, name: str, outcome: str) -> None:
+    """Keep one line of what the session did, such as ("check", "gelu", "412 cases passed").
+
+    `kind` is one of NOTE_KINDS (ValueError otherwise). Where the environment variable LABKIT_LOG names a file,
+    the note is also appended to it as a line of JSON; the runner of labs makes its closing table from that.
+    """
+    if kind not in NOTE_KINDS:
+        raise ValueError(f"kind must be one of {', '.join(NOTE_KINDS)}, not {kind!r}")
+    entry = {"lab": _session.lab, "kind": kind, "name": name, "outcome": outcome, "backend": machine.backend()}
+    _session.notes.append(entry)
+    log = os.environ.get("LABKIT_LOG")
+    if log:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def add(name: str, table: dict) -> None:
+    """Keep a table of this session under `name`, to be recorded by `record`; a later table replaces an earlier one.
+
+    `table` is a dict of one of the three kinds in results/schema.json ("bench", "table", "curve"); numbers may be
+    NumPy's or torch's. Raises ResultsError when it does not fit the schema or holds a NaN or an infinity.
+    """
+    try:
+        plain = json.loads(json.dumps(table, allow_nan=False, default=lambda value: value.item()))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ResultsError(f"table {name!r} is not plain finite numbers and text: {error}") from error
+    _validate(plain, f"table {name!r}", part="table")
+    if plain["kind"] == "table":
+        for row in plain["rows"]:
+            if set(row) != set(plain["columns"]):
+                raise ResultsError(f"table {name!r}: row {row} does not have exactly the columns {plain['columns']}")
+    _session.tables[name] = plain
+
+
+def record() -> Path | None:
+    """Append this session's tables as one run to results/<gpu>.json, and return that file's path.
+
+    Earlier runs stay. The file is checked against results/schema.json and replaced in one step, so that a reader
+    never sees half of it. On the host backend nothing is recorded (None is returned, and a line says so).
+    Raises ResultsError when `start` was not called, no table was added, or the existing file is not valid.
+    """
+    if machine.backend() != "cuda":
+        print("Not recorded: there is no GPU here, and only GPU measurements are recorded.")
+        return None
+    if _session.lab is None:
+        raise ResultsError("record: no lab was started; call labkit.start(\"NN_topic\") in the first cell")
+    if not _session.tables:
+        raise ResultsError("record: this session measured nothing; run the lab's cells above first")
+    gpu = machine.gpu()
+    run = {"lab": _session.lab, "date": _now(), "sources": sources.sources_hash(_session.lab),
+           "versions": machine.versions(), "clocks": machine.clocks(), "tables": _session.tables}
+    path = folder() / f"{gpu['slug']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.parent):
+        document = _read(path) if path.exists() else {"schema": 1, "gpu": gpu, "runs": []}
+        document["runs"].append(run)
+        _validate(document, str(path))
+        _replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    print(f"Recorded {', '.join(_session.tables)} in {path.name} (run {len(document['runs'])}).")
+    return path
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+def folder() -> Path:
+    """Where results are kept: results/ of the repository, or the folder that LABKIT_RESULTS names."""
+    return Path(os.environ.get("LABKIT_RESULTS") or REPOSITORY / "results")
+
+
+def files() -> list[Path]:
+    """The results files, one a GPU, sorted by name; the schema is none of them."""
+    return sorted(path for path in folder().glob("*.json") if path.name != SCHEMA.name)
+
+
+def latest(lab: str, gpu: str | None = None) -> tuple[dict, dict] | None:
+    """The latest run of `lab` and its GPU, as (gpu, run); None when none is recorded.
+
+    `gpu` is a slug such as "nvidia-h200". Without it, BOOK_GPU is taken where it has recorded the lab, or else
+    whichever GPU recorded it last. Raises ResultsError for a file that breaks the schema.
+    """
+    runs = []
+    for path in files():
+        document = _read(path)
+        slug = document["gpu"]["slug"]
+        if gpu in (None, slug):
+            runs += [(slug == BOOK_GPU, run["date"], index, document["gpu"], run)
+                     for index, run in enumerate(document["runs"]) if run["lab"] == lab]
+    return max(runs, key=lambda entry: entry[:3])[3:] if runs else None
+
+
+def recorded(lab: str, name: str, gpu: str | None = None) -> Recorded | None:
+    """Table `name` of the latest run of `lab` (see `latest`); None when that run has none.
+
+    Tables of different runs are never mixed: what the pages compare was measured in one session.
+    """
+    found = latest(lab, gpu)
+    if found is None or name not in found[1]["tables"]:
+        return None
+    return Recorded(gpu=found[0], run=found[1], table=found[1]["tables"][name])
+
+
+def session() -> Session:
+    """The running session: its lab (None before `start`), tables and notes."""
+    return _session
+
+
+# -- files --------------------------------------------------------------------------------------------------
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _read(path: Path) -> dict:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ResultsError(f"{path}: not valid JSON: {error}") from error
+    _validate(document, str(path))
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number that JSON knows")
+
+
+@functools.cache
+def _validator(part: str | None) -> jsonschema.Draft202012Validator:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    if part:
+        schema = {"$defs": schema["$defs"], "$ref": f"#/$defs/{part}"}
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _validate(document: object, what: str, part: str | None = None) -> None:
+    error = jsonschema.exceptions.best_match(_validator(part).iter_errors(document))
+    if error:
+        raise ResultsError(f"{what}: at {error.json_path}: {error.message[:300]} (results/schema.json)")
+
+
+@contextlib.contextmanager
+def _locked(directory: Path):
+    """Hold the folder, so that two labs recording at once append one after the other."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write `text` beside `path`, then rename over it: other processes see the old file or the new one."""
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(beside, 0o644)  # mkstemp's files are private
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+# -- the README's block -------------------------------------------------------------------------------------
+
+def readme_block() -> str:
+    """What stands between README_MARKS: the fused kernel's figures, or a line saying that none are recorded.
+
+    Of a ladder's rungs ("v1", "gelu v2", ...) only the fastest is listed; the chapter has them all.
+    """
+    tables = {head: recorded("04_fused_kernel", name) for name, head in README_TABLES.items()}
+    tables = {head: found for head, found in tables.items() if found}
+    if not tables:
+        return "No results are recorded yet: run the labs on a GPU, then `python -m labkit.results readme`."
+    any_table = next(iter(tables.values()))
+    size = " × ".join(map(str, any_table.table["size"]))
+    lines = [f"{any_table.caption()}; {size} {any_table.table['dtype']}, median of {any_table.table['rounds']} "
+             "interleaved calls.", "",
+             f"| GeLU | variant | µs | GB/s | of {any_table.table['limit'] or 'the limit'} |",
+             "|---|---|---:|---:|---:|"]
+    for head, found in tables.items():
+        for row in _headline(found.table["rows"]):
+            share = figures.percent(row["of_limit"]) if row["of_limit"] else "–"
+            lines.append(f"| {head} | {row['name']} | {figures.microseconds(row['median_us'])} | "
+                         f"{row['gbps']:,.0f} | {share} |")
+            head = ""
+    return "\n".join(lines)
+
+
+def _headline(rows: list[dict]) -> list[dict]:
+    rungs = [row for row in rows if re.search(r"\bv\d+\b", row["name"])]
+    fastest = min(rungs, key=lambda row: row["median_us"], default=None)
+    return [row for row in rows if row not in rungs or row is fastest]
+
+
+def write_readme(path: Path) -> bool:
+    """Bring the results block of the README at `path` up to date; True when it had to change."""
+    text = path.read_text(encoding="utf-8")
+    begin, end = (text.find(mark) for mark in README_MARKS)
+    if not 0 <= begin < end:
+        raise ResultsError(f"{path} has no block between {README_MARKS[0]} and {README_MARKS[1]}")
+    new = f"{text[:begin]}{README_MARKS[0]}\n{readme_block()}\n{text[end:]}"
+    if new != text:
+        _replace(path, new)
+    return new != text
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["readme"]:
+        sys.exit("usage: python -m labkit.results readme")
+    changed = write_readme(REPOSITORY / "README.md")
+    print("README.md: the results block " + ("was brought up to date" if changed else "is as recorded"))

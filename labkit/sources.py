@@ -1,0 +1,99 @@
+"""What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
+
+A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells and,
+for every operator that they load by a literal name (`load("gelu")`), the files of kernels/<name>/ and of
+kernels/include/. Comments and blank space are not counted: rewording a comment does not make figures stale.
+labkit and the host backend are not counted either, since a GPU's figures are not theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import tokenize
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LABEL = "sources"  # how the first output of a lab introduces the hash
+_LOAD = re.compile(r"""\bload\(\s*["'](\w+)["']""")
+_CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
+_CXX_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\w+|[^\w\s]""", re.DOTALL)
+
+
+def sources_hash(lab: str) -> str:
+    """The hash (12 hex digits) of what the lab runs; `lab` is a notebook's name, such as "04_fused_kernel".
+
+    Raises FileNotFoundError when labs/<lab>.ipynb, or an operator that it loads, is not there.
+    """
+    cells = code_cells(notebook(lab))
+    parts = [("cell", _python(cell)) for cell in cells]
+    operators = sorted({name for cell in cells for name in _LOAD.findall(cell)})
+    for path in _kernel_files(operators):
+        text = path.read_text(encoding="utf-8")
+        counted = _python(text) if path.suffix == ".py" else _cxx(text)
+        parts.append((path.relative_to(REPOSITORY).as_posix(), counted))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def notebook(lab: str) -> Path:
+    """The path of a lab's notebook; FileNotFoundError says which labs there are."""
+    path = REPOSITORY / "labs" / f"{lab}.ipynb"
+    if not path.exists():
+        known = ", ".join(sorted(other.stem for other in path.parent.glob("*.ipynb"))) or "none"
+        raise FileNotFoundError(f"no lab {lab!r}: {path} is not there (labs: {known})")
+    return path
+
+
+def code_cells(path: Path) -> list[str]:
+    """The source of every code cell of a notebook, in order."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def stated_hash(path: Path) -> str | None:
+    """The hash that a committed notebook's outputs state they came from; None for a notebook without outputs.
+
+    Raises ValueError when it has outputs but states none: its figures then belong to nothing.
+    """
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    if not outputs:
+        return None
+    found = re.search(rf"^{LABEL}\s+([0-9a-f]{{12}})$", "".join(outputs[0].get("text", "")), re.MULTILINE)
+    if not found:
+        raise ValueError(f"{path.name} has outputs, but its first one does not state the hash of its sources; "
+                         "its first cell must call labkit.start")
+    return found[1]
+
+
+def _kernel_files(operators: list[str]) -> list[Path]:
+    kernels = REPOSITORY / "kernels"
+    files = []
+    for name in operators:
+        if not (kernels / name).is_dir():
+            raise FileNotFoundError(f"a lab loads {name!r}, but {kernels / name} is not there")
+        files += (kernels / name).rglob("*")
+    files += (kernels / "include").rglob("*")
+    return sorted(path for path in files if path.suffix in _CXX_SUFFIXES | {".py"})
+
+
+def _python(text: str) -> list[str]:
+    """The lines of Python code, less comments, blank lines and blank space at ends of lines."""
+    lines = text.splitlines()
+    # Tokens only tell where comments are: their kinds (of f-strings, say) differ between versions of Python,
+    # and a notebook that was run with one version must not look stale to another.
+    with contextlib.suppress(tokenize.TokenError, IndentationError):  # a cell with magics
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column]
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def _cxx(text: str) -> list[str]:
+    """The tokens of CUDA or C++ code, less comments."""
+    return [match[0] for match in _CXX_TOKEN.finditer(text) if not match["comment"]]

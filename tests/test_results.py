@@ -1,0 +1,273 @@
+"""Recorded results: what a file may hold, how runs are appended, which run is read, and what the hash counts."""
+
+import json
+import multiprocessing
+import os
+
+import numpy
+import pytest
+
+from labkit import machine, results, sources
+from labkit.results import ResultsError
+
+GPU = {"name": "NVIDIA Test", "capability": "9.0", "sms": 132, "memory_gib": 140.0, "l2_mib": 50.0, "slug": "nvidia-test"}
+VERSIONS = {"python": "3.12.3", "torch": "2.11.0", "cuda": "13.0", "driver": "580.159", "triton": None}
+TIMING = {"name": "copy", "median_us": 2.5, "low_us": 2.0, "high_us": 3.0, "gbps": 10.0, "of_limit": 1.0,
+          "host_bound": False, "max_error": None}
+BENCH = {"kind": "bench", "title": "t", "size": [4], "dtype": "float32", "bytes": 8, "rounds": 3, "limit": "copy",
+         "rows": [TIMING]}
+ROWS = {"kind": "table", "title": "t", "columns": ["variant", "bytes"], "rows": [{"variant": "a", "bytes": 4}]}
+CURVE = {"kind": "curve", "title": "t", "x": {"label": "x", "values": [0, 1]}, "series": {"a": [0.5, None]}}
+
+
+@pytest.fixture
+def lab(monkeypatch, tmp_path):
+    """A repository with one lab and one operator, on a machine with a GPU, and its own results folder."""
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "kernels/gelu").mkdir(parents=True)
+    (tmp_path / "kernels/include").mkdir()
+    (tmp_path / "kernels/gelu/gelu.cu").write_text("// a comment\nint a = 1;\n")
+    (tmp_path / "kernels/gelu/op.py").write_text("a = 1  # one\n")
+    (tmp_path / "kernels/include/vector.cuh").write_text("int v;\n")
+    write_notebook(tmp_path, 'op = labkit.load("gelu")  # the operator')
+    monkeypatch.setattr(sources, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(machine, "gpu", lambda: GPU)
+    monkeypatch.setattr(machine, "versions", lambda: VERSIONS)
+    monkeypatch.setattr(machine, "clocks", lambda: {"sm_mhz": 1980.0, "temperature_c": None})
+    monkeypatch.setattr(results, "_session", results.Session())
+    return tmp_path
+
+
+def write_notebook(folder, code, outputs=()):
+    cells = [{"cell_type": "markdown", "source": "text"},
+             {"cell_type": "code", "source": code.splitlines(keepends=True), "outputs": list(outputs)}]
+    (folder / "labs/04_fused_kernel.ipynb").write_text(json.dumps({"cells": cells}))
+
+
+def run_once(**tables):
+    results.start("04_fused_kernel")
+    for name, table in tables.items():
+        results.add(name, table)
+    return results.record()
+
+
+# -- the session and its file -------------------------------------------------------------------------------
+
+def test_what_is_recorded_is_read_back(lab):
+    path = run_once(forward=BENCH, bytes=ROWS, ulp=CURVE)
+    assert path.name == "nvidia-test.json"
+    found = results.recorded("04_fused_kernel", "forward")
+    assert found.table == BENCH and found.gpu == GPU and found.run["versions"] == VERSIONS
+    assert found.caption() == ("Recorded on NVIDIA Test, driver 580.159, CUDA 13.0, torch 2.11.0, "
+                               + found.run["date"][:10])
+    assert results.recorded("04_fused_kernel", "backward") is None
+    assert results.recorded("05_jit_builds", "forward") is None
+
+
+def test_earlier_runs_stay_and_the_latest_is_read(lab, monkeypatch):
+    path = run_once(forward=BENCH)
+    first = json.loads(path.read_text())["runs"][0]
+    run_once(forward={**BENCH, "title": "second"})
+    document = json.loads(path.read_text())
+    assert len(document["runs"]) == 2 and document["runs"][0] == first
+    assert results.recorded("04_fused_kernel", "forward").table["title"] == "second"
+    run_once(backward=BENCH)
+    assert results.recorded("04_fused_kernel", "forward") is None, "tables of different runs must not be mixed"
+
+
+def test_pages_read_the_books_gpu_and_others_only_by_name(lab, monkeypatch):
+    run_once(forward=BENCH)
+    monkeypatch.setattr(machine, "gpu", lambda: {**GPU, "name": "NVIDIA H200", "slug": "nvidia-h200"})
+    run_once(forward=BENCH)
+    monkeypatch.setattr(machine, "gpu", lambda: GPU)
+    run_once(forward=BENCH)
+    assert results.recorded("04_fused_kernel", "forward").gpu["name"] == "NVIDIA H200"
+    assert results.recorded("04_fused_kernel", "forward", gpu="nvidia-test").gpu["name"] == "NVIDIA Test"
+    assert results.recorded("04_fused_kernel", "forward", gpu="nvidia-a100") is None
+
+
+def test_start_drops_an_earlier_session_and_states_the_hash(lab, capsys):
+    run_once(forward=BENCH)
+    results.start("04_fused_kernel")
+    assert results.session().tables == {}
+    assert f"sources   {sources.sources_hash('04_fused_kernel')}\n" in capsys.readouterr().out
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(lab, monkeypatch):
+    path = run_once(forward=BENCH)
+    before = path.read_text()
+    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        run_once(forward=BENCH)
+    assert path.read_text() == before and list(path.parent.iterdir()) == [path]
+
+
+def _record_in_a_process(number):
+    results._session = results.Session(lab="04_fused_kernel", tables={"forward": {**BENCH, "title": str(number)}})
+    results.record()
+
+
+def test_labs_that_record_at_once_lose_no_run(lab):
+    context = multiprocessing.get_context("fork")  # carries the fixture's replacements along
+    workers = [context.Process(target=_record_in_a_process, args=(number,)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    runs = json.loads((lab / "results/nvidia-test.json").read_text())["runs"]
+    assert sorted(run["tables"]["forward"]["title"] for run in runs) == list("01234567")
+
+
+def test_the_host_backend_records_nothing(lab, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "backend", lambda: "host")
+    monkeypatch.setattr(machine, "gpu", lambda: None)
+    assert run_once(forward=BENCH) is None
+    assert not (lab / "results").exists() and "Not recorded" in capsys.readouterr().out
+
+
+def test_record_without_a_lab_or_without_tables_is_refused(lab):
+    with pytest.raises(ResultsError, match="labkit.start"):
+        results.record()
+    results.start("04_fused_kernel")
+    with pytest.raises(ResultsError, match="measured nothing"):
+        results.record()
+
+
+def test_notes_are_logged_as_lines(lab, monkeypatch):
+    monkeypatch.setenv("LABKIT_LOG", str(lab / "log"))
+    results.start("04_fused_kernel")
+    results.note("check", "gelu", "412 cases passed")
+    results.note("measured", "forward", "9 variants")
+    first, _ = (lab / "log").read_text().splitlines()
+    assert json.loads(first) == {"lab": "04_fused_kernel", "kind": "check", "name": "gelu",
+                                 "outcome": "412 cases passed", "backend": "cuda"}
+    with pytest.raises(ValueError, match="kind"):
+        results.note("guessed", "gelu", "fine")
+
+
+# -- the schema ---------------------------------------------------------------------------------------------
+
+def without(table, key):
+    return {name: value for name, value in table.items() if name != key}
+
+
+@pytest.mark.parametrize("table", [
+    without(BENCH, "rounds"),
+    {**BENCH, "rows": []},
+    {**BENCH, "rows": [{**TIMING, "median_us": 0}]},
+    {**BENCH, "rows": [{**TIMING, "median_us": float("nan")}]},
+    {**BENCH, "rows": [{**TIMING, "host_bound": "no"}]},
+    {**BENCH, "rows": [without(TIMING, "max_error")]},
+    {**BENCH, "more": 1},
+    {**ROWS, "rows": [{"variant": "a"}]},
+    {**ROWS, "rows": [{"variant": "a", "bytes": [1]}]},
+    {**CURVE, "series": {}},
+    {**CURVE, "x": {"label": "x"}},
+    {**CURVE, "series": {"a": [float("inf"), 1.0]}},
+    {"kind": "guess"}, {}])
+def test_tables_that_break_the_schema_are_refused(lab, table):
+    with pytest.raises(ResultsError, match="forward"):
+        results.add("forward", table)
+
+
+def test_numpy_numbers_are_taken(lab):
+    results.start("04_fused_kernel")
+    results.add("bytes", {**ROWS, "rows": [{"variant": "a", "bytes": numpy.float32(0.5)}]})
+    assert results.session().tables["bytes"]["rows"] == [{"variant": "a", "bytes": 0.5}]
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda text: text[:-20],
+    lambda text: text.replace('"schema": 1', '"schema": 2'),
+    lambda text: text.replace("2.5", "NaN"),
+    lambda text: text.replace('"low_us"', '"min_us"')])
+def test_a_spoilt_file_is_refused_and_never_overwritten(lab, spoil):
+    path = run_once(forward=BENCH)
+    path.write_text(spoil(path.read_text()))
+    spoilt = path.read_text()
+    with pytest.raises(ResultsError, match="nvidia-test.json"):
+        results.recorded("04_fused_kernel", "forward")
+    with pytest.raises(ResultsError, match="nvidia-test.json"):
+        run_once(forward=BENCH)
+    assert path.read_text() == spoilt
+
+
+def test_every_committed_results_file_is_valid(monkeypatch):
+    monkeypatch.delenv("LABKIT_RESULTS", raising=False)
+    for path in results.files():
+        assert results._read(path)["gpu"]["slug"] == path.stem
+
+
+# -- the hash of sources ------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("path, text, changes", [
+    ("kernels/gelu/gelu.cu", "// another comment\n/* and\n one more */ int  a=1;\n\n", False),
+    ("kernels/gelu/gelu.cu", "// a comment\nint a = 2;\n", True),
+    ("kernels/gelu/gelu.cu", "// int a = 1;\n", True),
+    ("kernels/gelu/gelu.cu", 'const char* a = "// a string, not a comment";', True),
+    ("kernels/gelu/op.py", "# a comment\n\na = 1\n", False),
+    ("kernels/gelu/op.py", "a = 2  # one\n", True),
+    ("kernels/gelu/notes.txt", "anything", False),
+    ("kernels/gelu/more.cu", "int b;", True),
+    ("kernels/include/vector.cuh", "int v; // a comment\n", False),
+    ("kernels/include/vector.cuh", "float v;\n", True),
+    ("kernels/other/other.cu", "int o;", False)])
+def test_what_the_hash_counts(lab, path, text, changes):
+    before = sources.sources_hash("04_fused_kernel")
+    (lab / path).parent.mkdir(exist_ok=True)
+    (lab / path).write_text(text)
+    assert (sources.sources_hash("04_fused_kernel") != before) == changes
+
+
+def test_the_hash_counts_a_notebooks_code(lab):
+    before = sources.sources_hash("04_fused_kernel")
+    write_notebook(lab, '\nop = labkit.load("gelu")  # another comment\n', outputs=[{"text": "x"}])
+    assert sources.sources_hash("04_fused_kernel") == before
+    write_notebook(lab, 'op = labkit.load("gelu")\nop.versions')
+    assert sources.sources_hash("04_fused_kernel") != before
+
+
+def test_a_string_with_two_slashes_is_not_a_comment():
+    assert sources._cxx('f("a//b"); // c') == ["f", "(", '"a//b"', ")", ";"]
+
+
+def test_missing_labs_and_operators_are_named(lab):
+    with pytest.raises(FileNotFoundError, match="labs: 04_fused_kernel"):
+        sources.sources_hash("04_fused")
+    write_notebook(lab, 'labkit.load("silu")')
+    with pytest.raises(FileNotFoundError, match="silu"):
+        sources.sources_hash("04_fused_kernel")
+
+
+def test_the_hash_that_a_notebook_states(lab, capsys):
+    notebook = sources.notebook("04_fused_kernel")
+    assert sources.stated_hash(notebook) is None
+    results.start("04_fused_kernel")
+    write_notebook(lab, 'op = labkit.load("gelu")', outputs=[{"text": capsys.readouterr().out.splitlines(True)}])
+    assert sources.stated_hash(notebook) == sources.sources_hash("04_fused_kernel")
+    write_notebook(lab, 'op = labkit.load("gelu")', outputs=[{"text": "something else"}])
+    with pytest.raises(ValueError, match="labkit.start"):
+        sources.stated_hash(notebook)
+
+
+# -- the README's block -------------------------------------------------------------------------------------
+
+def test_readme_block_is_rewritten_in_place(lab):
+    readme = lab / "README.md"
+    readme.write_text("# Title\n<!-- results:begin -->\nold\n<!-- results:end -->\nrest\n")
+    assert results.write_readme(readme)
+    assert "No results are recorded yet" in readme.read_text()
+    ladder = [{**TIMING, "name": f"gelu v{rung}", "median_us": 10.0 - rung, "of_limit": 0.5} for rung in (1, 2, 3)]
+    run_once(forward={**BENCH, "rows": [TIMING, *ladder]}, backward=BENCH)
+    assert results.write_readme(readme) and not results.write_readme(readme)
+    text = readme.read_text()
+    assert text.startswith("# Title\n<!-- results:begin -->\nRecorded on NVIDIA Test") and text.endswith("end -->\nrest\n")
+    assert "gelu v3 | 7.00 |" in text and "gelu v2" not in text and "| backward | copy | 2.50 | 10 | 100.0% |" in text
+
+
+def test_a_readme_without_the_marks_is_refused(lab):
+    (lab / "README.md").write_text("# Title\n")
+    with pytest.raises(ResultsError, match="results:begin"):
+        results.write_readme(lab / "README.md")
