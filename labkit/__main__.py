@@ -1,0 +1,131 @@
+"""The command line: python -m labkit setup | labs | lab | test | book | doctor | clean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from labkit import setup
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CACHES = ("__pycache__", ".pytest_cache", ".hypothesis")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; returns its exit status (0 done, 1 something failed, 2 wrong usage, 130 interrupted)."""
+    options, extra = _parse(arguments)
+    try:
+        if options.command == "clean":
+            return clean(everything=options.all)
+        inside = Path(sys.prefix) == setup.VENV.resolve()
+        if options.command == "doctor" and not options.here:
+            # It must work where a set-up does not: it installs nothing, and uses .venv where that is complete.
+            python = setup.usable()
+        else:
+            python = None if options.here else setup.ensure()
+        if python and not inside:
+            sys.stdout.flush()
+            os.execve(python, [str(python), "-m", "labkit", "--here", *arguments], setup.activate(os.environ))
+        return _run(options, extra)
+    except setup.SetupError as error:
+        print(f"Set-up failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+
+
+def clean(everything: bool = False) -> int:
+    """Remove what builds have made: build/, _build/ and caches; with `everything` also .venv. Nothing else."""
+    folders = [REPOSITORY / "build", REPOSITORY / "_build"]
+    folders += [REPOSITORY / ".venv"] if everything else []
+    for folder, names, _ in os.walk(REPOSITORY):
+        folders += [Path(folder, name) for name in names if name in CACHES]
+        names[:] = [name for name in names if name not in {*CACHES, ".venv", ".git", "build", "_build"}]
+    for folder in folders:
+        if folder.is_symlink():
+            print(f"left {folder}: it is a link")
+        elif folder.exists():
+            shutil.rmtree(folder)
+            if folder.name not in CACHES:
+                print(f"removed {folder}")
+    return 0
+
+
+def book() -> int:
+    """Build the book strictly, from nothing, and print where its first page is; warnings fail the build."""
+    # A build over an old one passes over pages that it need not write again, with their warnings.
+    shutil.rmtree(REPOSITORY / "_build", ignore_errors=True)
+    start = "from jupyter_book.cli.main import main; main()"
+    status = _python("-c", start, "build", str(REPOSITORY), "-W", "-n", "--keep-going")
+    page = REPOSITORY / "_build" / "html" / "index.html"
+    if status == 0 and not page.is_file():
+        print(f"Jupyter Book reported no error but wrote no {page}", file=sys.stderr)
+        return 1
+    print(f"\nThe book: {page}" if status == 0 else "\nThe book was not built: see the warnings and errors above.")
+    return 1 if status else 0
+
+
+def _run(options: argparse.Namespace, extra: list[str]) -> int:
+    try:
+        if options.command == "setup":
+            print(f"Ready: {sys.executable}")
+            return 0
+        if options.command == "labs":
+            from labkit import labs
+
+            return labs.run(options.names, save=options.save)
+        if options.command == "doctor":
+            from labkit import doctor
+
+            return 1 if any(finding.state == "fail" for finding in doctor.doctor()) else 0
+        if options.command == "book":
+            return book()
+        if options.command == "lab":
+            return _python("-m", "jupyterlab", *(extra or [str(REPOSITORY / "labs")]))
+        return _python("-m", "pytest", "-q", *extra)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "labkit":
+            raise
+        print(f"This Python ({sys.executable}) lacks {error.name}. Install what is needed with\n"
+              f"  {sys.executable} -m pip install -r requirements.txt", file=sys.stderr)
+        return 1
+
+
+def _python(*arguments: str) -> int:
+    return subprocess.run([sys.executable, *arguments], cwd=REPOSITORY).returncode
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    here = argparse.ArgumentParser(add_help=False)
+    here.add_argument("--here", action="store_true", default=argparse.SUPPRESS,
+                      help="use this Python as it is; make and install nothing")
+    parser = argparse.ArgumentParser(prog="python -m labkit", parents=[here], allow_abbrev=False,
+                                     description="Set up, run and check the labs of Kernel to Gradient.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, about: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=about, description=about, parents=[here], allow_abbrev=False)
+
+    command("setup", "make .venv and install into it what the labs need")
+    labs = command("labs", "run the labs top to bottom; executed copies go to build/labs/")
+    labs.add_argument("names", nargs="*", metavar="LAB", help="such as 04 or 04_fused_kernel; all when left out")
+    labs.add_argument("--save", action="store_true", help="write the outputs back into labs/")
+    command("lab", "open JupyterLab on the labs; further arguments go to it")
+    command("test", "run the tests; further arguments go to pytest")
+    command("book", "build the book as HTML, strictly, and print where it is")
+    command("doctor", "say what this machine has, what is wrong, and what to do about it")
+    command("clean", "remove what builds have made").add_argument("--all", action="store_true", help="also .venv")
+    options, extra = parser.parse_known_args(arguments)
+    if extra and options.command not in ("lab", "test"):
+        parser.error(f"{options.command} does not take {' '.join(extra)}")
+    options.here = getattr(options, "here", False)
+    return options, extra
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
