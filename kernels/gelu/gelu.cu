@@ -1,0 +1,325 @@
+// GeLU (tanh form), forward and gradient. Each version adds one idea to the one before.
+//
+//   v1  one element a thread
+//   v2  a grid-stride loop: a grid of fixed size walks over the array
+//   v3  the article's geometry: 32 threads a block, 4 consecutive elements a thread
+//   v4  16-byte vectors: one load instruction brings 8 half-precision elements
+//   v5  several vectors in flight: a thread issues all its loads before it computes
+//   v6  v5 with the hardware's tanh: one instruction, and half a digit too few
+//   v7  v5 with x * sigmoid(2z): hardware exp2 and reciprocal, and no cancellation
+//
+// n: elements. Every version has four modes (forward, forward + derivative, backward from x, backward
+// from the saved derivative) and four element types; the mode and the type are template parameters, so
+// that a version shows nothing but how it moves data.
+#include <cuda_runtime.h>
+#include <math.h>
+
+#include "approx.cuh"
+#include "element.cuh"
+#include "gelu.h"
+#include "vec.cuh"
+
+// Set to one version to compile that one alone: a short way from an edit to a launch. 0 compiles all.
+#ifndef BUILD_VERSION
+#define BUILD_VERSION 0
+#endif
+constexpr bool builds(int version) { return BUILD_VERSION == 0 || BUILD_VERSION == version; }
+
+// ---------------------------------------------------------------------------------------------------
+// The function of one element:  z = A (x + B x^3),  gelu(x) = x/2 (1 + tanh z)
+
+constexpr double A = 0.79788456080286535588;  // sqrt(2 / pi)
+constexpr double B = 0.044715;
+
+// The textbook form. 1 + tanh(z) cancels where tanh(z) is near -1: for x < -5 no correct digit is left.
+struct ExactTanh {
+    static __device__ float tanh_of(float z) { return tanhf(z); }
+    static __device__ double tanh_of(double z) { return tanh(z); }
+};
+
+template <class Tanh> struct ByTanh {
+    // y = gelu(x), d = gelu'(x). A caller that drops one of them does not pay for it.
+    template <class F> static __device__ void eval(F x, F& y, F& d) {
+        const F u = x * x;
+        const F t = Tanh::tanh_of(F(A) * x * (1 + F(B) * u));
+        y = F(0.5) * x * (1 + t);
+        d = F(0.5) * (1 + t) + F(0.5) * x * (1 - t * t) * F(A) * (1 + F(3 * B) * u);
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------
+// The four modes: which arrays are read and written, and what happens to one element.
+
+template <class Math> struct Forward {  // x -> y
+    static constexpr int IN = 1, OUT = 1;
+    template <class F> static __device__ void apply(const F (&in)[1], F (&out)[1]) {
+        F derivative;
+        Math::eval(in[0], out[0], derivative);
+    }
+};
+
+template <class Math> struct ForwardDerivative {  // x -> y, derivative
+    static constexpr int IN = 1, OUT = 2;
+    template <class F> static __device__ void apply(const F (&in)[1], F (&out)[2]) {
+        Math::eval(in[0], out[0], out[1]);
+    }
+};
+
+template <class Math> struct Backward {  // grad, x -> grad_x
+    static constexpr int IN = 2, OUT = 1;
+    template <class F> static __device__ void apply(const F (&in)[2], F (&out)[1]) {
+        F y, derivative;
+        Math::eval(in[1], y, derivative);
+        out[0] = in[0] * derivative;
+    }
+};
+
+template <class> struct BackwardSaved {  // grad, derivative -> grad_x
+    static constexpr int IN = 2, OUT = 1;
+    template <class F> static __device__ void apply(const F (&in)[2], F (&out)[1]) { out[0] = in[0] * in[1]; }
+};
+
+template <int IN, int OUT, class T> struct Arrays {
+    const T* in[IN];
+    T* out[OUT];
+};
+template <class Mode, class T> using ArraysOf = Arrays<Mode::IN, Mode::OUT, T>;
+
+template <class Mode, class T> __device__ void one_element(const ArraysOf<Mode, T>& a, int64_t i) {
+    compute_t<T> in[Mode::IN], out[Mode::OUT];
+    for (int k = 0; k < Mode::IN; ++k) in[k] = to_compute(a.in[k][i]);
+    Mode::apply(in, out);
+    for (int k = 0; k < Mode::OUT; ++k) a.out[k][i] = to_element<T>(out[k]);
+}
+
+template <class Mode, class T> __device__ void one_vector(const Vec<T> (&in)[Mode::IN], Vec<T> (&out)[Mode::OUT]) {
+    for (int e = 0; e < Vec<T>::SIZE; ++e) {
+        compute_t<T> from[Mode::IN], to[Mode::OUT];
+        for (int k = 0; k < Mode::IN; ++k) from[k] = to_compute(in[k].at[e]);
+        Mode::apply(from, to);
+        for (int k = 0; k < Mode::OUT; ++k) out[k].at[e] = to_element<T>(to[k]);
+    }
+}
+
+constexpr unsigned blocks_for(int64_t items, int64_t items_a_block) {
+    return static_cast<unsigned>((items + items_a_block - 1) / items_a_block);
+}
+
+// ---------------------------------------------------------------------------------------------------
+namespace v1 {
+constexpr int THREADS = 256;
+
+template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+    const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) one_element<Mode, T>(a, i);
+}
+
+template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    kernel<Mode, T><<<blocks_for(n, THREADS), THREADS, 0, stream>>>(a, n);
+}
+}  // namespace v1
+
+// ---------------------------------------------------------------------------------------------------
+namespace v2 {
+constexpr int THREADS = 256;
+constexpr int BLOCKS_AN_SM = 8;  // 8 x 256 = 2048 threads, all that an SM of the A100 or H100 holds
+
+template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+    const int64_t step = int64_t(gridDim.x) * THREADS;
+    for (int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x; i < n; i += step) one_element<Mode, T>(a, i);
+}
+
+template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    int device = 0, sms = 1;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    const unsigned most = sms * BLOCKS_AN_SM;
+    const unsigned blocks = n < int64_t(most) * THREADS ? blocks_for(n, THREADS) : most;
+    kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
+}
+}  // namespace v2
+
+// ---------------------------------------------------------------------------------------------------
+namespace v3 {
+constexpr int THREADS = 32;
+constexpr int ELEMENTS = 4;
+
+template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+    const int64_t first = (int64_t(blockIdx.x) * THREADS + threadIdx.x) * ELEMENTS;
+    for (int k = 0; k < ELEMENTS; ++k) {
+        if (first + k < n) one_element<Mode, T>(a, first + k);
+    }
+}
+
+template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    kernel<Mode, T><<<blocks_for(n, THREADS * ELEMENTS), THREADS, 0, stream>>>(a, n);
+}
+}  // namespace v3
+
+// ---------------------------------------------------------------------------------------------------
+// From here on a thread moves whole vectors. The n % SIZE elements after the last whole vector go one by
+// one to the first threads of the grid. Arrays that do not start at a multiple of 16 bytes (a view such as
+// x[1:]) take v2 instead, which needs no alignment.
+
+template <int IN, int OUT, class T> bool is_aligned(const Arrays<IN, OUT, T>& a) {
+    bool aligned = true;
+    for (const T* p : a.in) aligned = aligned && is_vec_aligned(p);
+    for (const T* p : a.out) aligned = aligned && is_vec_aligned(p);
+    return aligned;
+}
+
+template <class Mode, class T> __device__ void rest_after_vectors(const ArraysOf<Mode, T>& a, int64_t n) {
+    const int rest = n % Vec<T>::SIZE;
+    if (blockIdx.x == 0 && threadIdx.x < rest) one_element<Mode, T>(a, n - rest + threadIdx.x);
+}
+
+namespace v4 {
+constexpr int THREADS = 256;
+
+template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+    const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;  // the thread's vector
+    if (i < n / Vec<T>::SIZE) {
+        Vec<T> in[Mode::IN], out[Mode::OUT];
+        for (int k = 0; k < Mode::IN; ++k) in[k] = load_vec(a.in[k] + i * Vec<T>::SIZE);
+        one_vector<Mode, T>(in, out);
+        for (int k = 0; k < Mode::OUT; ++k) store_vec(a.out[k] + i * Vec<T>::SIZE, out[k]);
+    }
+    rest_after_vectors<Mode, T>(a, n);
+}
+
+template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    if (!is_aligned(a)) return v2::launch<Mode, T>(a, n, stream);
+    kernel<Mode, T><<<blocks_for(n, THREADS * Vec<T>::SIZE), THREADS, 0, stream>>>(a, n);
+}
+}  // namespace v4
+
+// ---------------------------------------------------------------------------------------------------
+namespace v5 {
+constexpr int THREADS = 256;
+constexpr int VECTORS = 2;  // a thread's vectors; neighbours in a warp stay neighbours in memory
+
+template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+    const int64_t first = int64_t(blockIdx.x) * THREADS * VECTORS + threadIdx.x;
+    const int64_t vectors = n / Vec<T>::SIZE;
+    Vec<T> in[VECTORS][Mode::IN], out[Mode::OUT];
+    for (int j = 0; j < VECTORS; ++j) {
+        const int64_t i = first + j * THREADS;
+        if (i < vectors) {
+            for (int k = 0; k < Mode::IN; ++k) in[j][k] = load_vec(a.in[k] + i * Vec<T>::SIZE);
+        }
+    }
+    for (int j = 0; j < VECTORS; ++j) {
+        const int64_t i = first + j * THREADS;
+        if (i < vectors) {
+            one_vector<Mode, T>(in[j], out);
+            for (int k = 0; k < Mode::OUT; ++k) store_vec(a.out[k] + i * Vec<T>::SIZE, out[k]);
+        }
+    }
+    rest_after_vectors<Mode, T>(a, n);
+}
+
+template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    if (!is_aligned(a)) return v2::launch<Mode, T>(a, n, stream);
+    kernel<Mode, T><<<blocks_for(n, THREADS * VECTORS * Vec<T>::SIZE), THREADS, 0, stream>>>(a, n);
+}
+}  // namespace v5
+
+// ---------------------------------------------------------------------------------------------------
+namespace v6 {
+struct HardwareTanh {
+    static __device__ float tanh_of(float z) { return approx_tanh(z); }
+    static __device__ double tanh_of(double z) { return tanh(z); }  // no instruction for double
+};
+using Math = ByTanh<HardwareTanh>;
+
+using v5::launch;
+}  // namespace v6
+
+// ---------------------------------------------------------------------------------------------------
+namespace v7 {
+// (1 + tanh z) / 2 = sigmoid(2z) = 1 / (1 + exp(-2z)): the same function, and nothing cancels.
+struct Math {
+    static __device__ void eval(float x, float& y, float& d) {
+        constexpr float LOG2E = 1.44269504088896341f;
+        // e = exp(-2z) / 4096. Without the division e would overflow, and y with it, while y is still a
+        // number that bfloat16 can hold (x near -10).
+        const float e = approx_exp2(fmaf(x, fmaf(x * x, float(-2 * A * B) * LOG2E, float(-2 * A) * LOG2E), -12.0f));
+        const float s = approx_reciprocal(e + 0x1p-12f) * 0x1p-12f;
+        // Beyond |x| = 16, s is 0 or 1 exactly; clamped factors keep 0 * inf away, so that the values
+        // at -inf and inf are the limits. A NaN passes through s.
+        const float t = fminf(fmaxf(x, -16.0f), 16.0f);
+        y = fmaxf(x, -16.0f) * s;
+        d = s * fmaf(t * fmaf(t * t, float(6 * A * B), float(2 * A)), 1.0f - s, 1.0f);
+    }
+    static __device__ void eval(double x, double& y, double& d) {
+        const double t = fmin(fmax(x, -40.0), 40.0);
+        const double s = 1.0 / (1.0 + exp(-2 * A * x * (1 + B * x * x)));
+        y = fmax(x, -40.0) * s;
+        d = s * (1.0 + t * (2 * A) * (1 + 3 * B * t * t) * (1.0 - s));
+    }
+};
+
+using v5::launch;
+}  // namespace v7
+
+// ---------------------------------------------------------------------------------------------------
+// From a version and an element type at run time to a template instance.
+
+template <template <class> class Mode, class T, int IN, int OUT>
+const char* launch_as(int64_t version, const void* const (&in)[IN], void* const (&out)[OUT], int64_t n,
+                      cudaStream_t stream) {
+    if (n == 0) return nullptr;  // a grid of no blocks is a launch error
+    Arrays<IN, OUT, T> a;
+    for (int k = 0; k < IN; ++k) a.in[k] = static_cast<const T*>(in[k]);
+    for (int k = 0; k < OUT; ++k) a.out[k] = static_cast<T*>(out[k]);
+
+#define VERSION(number, Math)                                   \
+    if constexpr (builds(number)) {                             \
+        if (version == number) {                                \
+            v##number::launch<Mode<Math>, T>(a, n, stream);     \
+            const cudaError_t error = cudaGetLastError();       \
+            return error ? cudaGetErrorString(error) : nullptr; \
+        }                                                       \
+    }
+    VERSION(1, ByTanh<ExactTanh>)
+    VERSION(2, ByTanh<ExactTanh>)
+    VERSION(3, ByTanh<ExactTanh>)
+    VERSION(4, ByTanh<ExactTanh>)
+    VERSION(5, ByTanh<ExactTanh>)
+    VERSION(6, v6::Math)
+    VERSION(7, v7::Math)
+#undef VERSION
+    return "this build has no such version";
+}
+
+template <template <class> class Mode, int IN, int OUT>
+const char* launch(Element element, int64_t version, const void* const (&in)[IN], void* const (&out)[OUT], int64_t n,
+                   void* stream) {
+    const auto s = static_cast<cudaStream_t>(stream);
+    switch (element) {
+        case Element::half: return launch_as<Mode, __half>(version, in, out, n, s);
+        case Element::bfloat16: return launch_as<Mode, __nv_bfloat16>(version, in, out, n, s);
+        case Element::float32: return launch_as<Mode, float>(version, in, out, n, s);
+        case Element::float64: return launch_as<Mode, double>(version, in, out, n, s);
+    }
+    return "no such element type";
+}
+
+const char* gelu_forward(Element element, int64_t version, const void* x, void* y, int64_t n, void* stream) {
+    return launch<Forward>(element, version, {x}, {y}, n, stream);
+}
+
+const char* gelu_forward_derivative(Element element, int64_t version, const void* x, void* y, void* derivative,
+                                    int64_t n, void* stream) {
+    return launch<ForwardDerivative>(element, version, {x}, {y, derivative}, n, stream);
+}
+
+const char* gelu_backward(Element element, int64_t version, const void* grad, const void* x, void* grad_x, int64_t n,
+                          void* stream) {
+    return launch<Backward>(element, version, {grad, x}, {grad_x}, n, stream);
+}
+
+const char* gelu_backward_saved(Element element, int64_t version, const void* grad, const void* derivative,
+                                void* grad_x, int64_t n, void* stream) {
+    return launch<BackwardSaved>(element, version, {grad, derivative}, {grad_x}, n, stream);
+}

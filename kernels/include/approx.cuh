@@ -1,0 +1,51 @@
+// The special-function unit's approximations, one instruction each.
+//
+// Error bounds are the PTX ISA's. `.ftz`: a denormal argument or result becomes zero.
+// nvcc reaches these instructions only through inline PTX or --use_fast_math, and the latter would
+// change every other operation of the file as well.
+//
+// The host branch computes the exact value and then drops what the instruction drops, so that a kernel
+// which cannot bear the error fails on the host too.
+#pragma once
+
+#include <math.h>
+
+#ifdef __CUDA_ARCH__
+
+// 2^x, relative error at most 2^-22.5.
+__device__ inline float approx_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1 / x, error at most 1 ulp; 0 where |x| > 2^126.
+__device__ inline float approx_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// tanh(x), relative error at most 2^-11: about the precision of half. Needs sm_75.
+__device__ inline float approx_tanh(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else
+
+__device__ inline float flush_denormal(float y) { return fabsf(y) < 1.17549435e-38f ? copysignf(0.0f, y) : y; }
+
+__device__ inline float approx_exp2(float x) { return flush_denormal(exp2f(flush_denormal(x))); }
+
+__device__ inline float approx_reciprocal(float x) { return flush_denormal(1.0f / flush_denormal(x)); }
+
+// Keeps 11 of the 24 significant bits: adding and subtracting `big` rounds there.
+__device__ inline float approx_tanh(float x) {
+    const float exact = tanhf(x);
+    const float big = exact * 8193.0f;
+    return big - (big - exact);
+}
+
+#endif

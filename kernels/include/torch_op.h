@@ -1,0 +1,191 @@
+// What every binding.cpp needs from PyTorch, on the stable ABI alone: those headers compile in a second,
+// and a library built on them runs on any later torch. Works with torch 2.9 and newer.
+#pragma once
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#ifdef USE_CUDA
+// The shim's header declares this for a build that knows CUDA; torch 2.9 does so under another macro.
+extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
+#endif
+
+namespace torch_op {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// The parts of a message, as texts: a template on their types would cost compile time in every binding.
+[[noreturn]] inline void fail(std::initializer_list<std::string_view> parts) {
+    std::string text;
+    for (std::string_view part : parts) text += part;
+    throw std::runtime_error(text);
+}
+
+inline std::string shape_of(const Tensor& t) {
+    std::string text = "[";
+    for (int64_t d = 0; d < t.dim(); ++d) text += (d ? ", " : "") + std::to_string(t.size(d));
+    return text + "]";
+}
+
+inline const char* dtype_of(const Tensor& t) {
+    switch (t.scalar_type()) {
+        case ScalarType::Half: return "float16";
+        case ScalarType::BFloat16: return "bfloat16";
+        case ScalarType::Float: return "float32";
+        case ScalarType::Double: return "float64";
+        case ScalarType::Bool: return "bool";
+        case ScalarType::Byte: return "uint8";
+        case ScalarType::Char: return "int8";
+        case ScalarType::Short: return "int16";
+        case ScalarType::Int: return "int32";
+        case ScalarType::Long: return "int64";
+        case ScalarType::ComplexFloat: return "complex64";
+        case ScalarType::ComplexDouble: return "complex128";
+        default: return "another type";
+    }
+}
+
+// `t`, an argument called `name` of the operator `op`, is where this build can reach it.
+inline void check_device(const char* op, const Tensor& t, const char* name) {
+#ifdef USE_CUDA
+    if (!t.is_cuda()) {
+        fail({op, ": `", name, "` is ", t.is_cpu() ? "on the CPU" : "not on a CUDA device",
+             ", and this build runs on CUDA. Pass ", name, ".cuda()."});
+    }
+#else
+    if (!t.is_cpu()) {
+        fail({op, ": `", name, "` is not on the CPU, and this build (the host backend) runs there. Pass ", name,
+             ".cpu(), or load the operator on a machine with a GPU and nvcc."});
+    }
+#endif
+}
+
+// `t` goes with `first`: same device, same dtype, same shape.
+inline void check_matches(const char* op, const Tensor& t, const char* name, const Tensor& first,
+                          const char* first_name) {
+    check_device(op, t, name);
+    if (t.get_device_index() != first.get_device_index()) {
+        fail({op, ": `", name, "` is on device ", std::to_string(t.get_device_index()), " and `", first_name, "` on device ",
+             std::to_string(first.get_device_index()), ". Move one to the other's device."});
+    }
+    if (t.scalar_type() != first.scalar_type()) {
+        fail({op, ": `", name, "` is ", dtype_of(t), " and `", first_name, "` is ", dtype_of(first),
+             ". Convert one with .to(dtype)."});
+    }
+    if (shape_of(t) != shape_of(first)) {
+        fail({op, ": `", name, "` has shape ", shape_of(t), " and `", first_name, "` ", shape_of(first),
+             ". They must be equal; nothing is broadcast here."});
+    }
+}
+
+// Every element of the memory from the first to the last belongs to `t`, once: then an elementwise kernel
+// may walk it as a flat array, whatever the order of the dimensions.
+inline bool is_dense(const Tensor& t) {
+    const int64_t n = t.numel();
+    // From the innermost dimension outwards: the next one is that whose stride is the size of all inside it.
+    for (int64_t inside = 1; inside < n;) {
+        int64_t size = 0;
+        for (int64_t d = 0; d < t.dim(); ++d) {
+            if (t.size(d) > 1 && t.stride(d) == inside) size = t.size(d);
+        }
+        if (size == 0) return false;
+        inside *= size;
+    }
+    return true;
+}
+
+inline bool same_order(const Tensor& a, const Tensor& b) {
+    for (int64_t d = 0; d < a.dim(); ++d) {
+        if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+    }
+    return true;
+}
+
+inline Tensor copy_in_order_of(const Tensor& like, const Tensor& t) {
+    const Tensor copy = torch::stable::empty_like(like);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(copy.get(), t.get(), /*non_blocking=*/false));
+    return copy;
+}
+
+// `t` itself where it is dense and its elements lie in the order of `like` (dense); else a copy that does.
+inline Tensor in_order_of(const Tensor& like, const Tensor& t) {
+    if (is_dense(t) && same_order(t, like)) return t;
+    return copy_in_order_of(like, t);
+}
+
+// `t` itself where it is dense, else a dense copy.
+inline Tensor dense(const Tensor& t) {
+    if (is_dense(t)) return t;
+    return copy_in_order_of(t, t);
+}
+
+// A preallocated output: it must have the very layout of `like`, since it cannot be replaced by a copy.
+inline void check_out(const char* op, const Tensor& out, const char* name, const Tensor& like, const char* like_name) {
+    check_matches(op, out, name, like, like_name);
+    if (!is_dense(out) || !same_order(out, like)) {
+        fail({op, ": `", name, "` must be dense, with the strides of `", like_name, "`. Make it with torch.empty_like(",
+             like_name, ")."});
+    }
+}
+
+// Makes the tensor's device the current one for as long as it lives, and holds torch's current stream there.
+class __attribute__((visibility("hidden"))) Launch {
+public:
+#ifdef USE_CUDA
+    explicit Launch(const Tensor& t) : guard_(t.get_device_index()) {
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(t.get_device_index(), &stream_));
+    }
+#else
+    explicit Launch(const Tensor&) {}
+#endif
+    void* stream() const { return stream_; }
+
+    // `error` is what a launcher returned: nullptr, or what went wrong.
+    static void check(const char* op, const char* error) {
+        if (error) fail({op, ": the launch failed: ", error});
+    }
+
+private:
+#ifdef USE_CUDA
+    torch::stable::accelerator::DeviceGuard guard_;
+#endif
+    void* stream_ = nullptr;
+};
+
+}  // namespace torch_op
+
+// torch 2.9 has no TORCH_BOX; from 2.10 on it turns a function on tensors and numbers into what the
+// dispatcher calls. This is the same for the argument and result types that this book uses.
+#ifdef TORCH_BOX
+#define OP_BOX(function) TORCH_BOX(&function)
+#else
+namespace torch_op {
+template <class Result, class... Args, size_t... I>
+void call_boxed(Result (*function)(Args...), StableIValue* stack, std::index_sequence<I...>) {
+    auto args = std::make_tuple(to<std::decay_t<Args>>(stack[I])...);
+    if constexpr (std::is_void_v<Result>) {
+        std::apply(function, args);
+    } else if constexpr (std::is_same_v<Result, Tensor>) {
+        stack[0] = from(std::apply(function, args));
+    } else {
+        const auto results = std::apply(function, args);
+        stack[0] = from(std::get<0>(results));
+        stack[1] = from(std::get<1>(results));
+    }
+}
+template <class Result, class... Args>
+void call_boxed(Result (*function)(Args...), StableIValue* stack) {
+    call_boxed(function, stack, std::index_sequence_for<Args...>());
+}
+}  // namespace torch_op
+#define OP_BOX(function) +[](StableIValue* stack, uint64_t, uint64_t) { torch_op::call_boxed(&function, stack); }
+#endif

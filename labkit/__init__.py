@@ -1,0 +1,26 @@
+"""The tools that the labs and the tests of "Kernel to Gradient" share.
+
+    load(name)            an operator, built for this machine
+    show(name, version)   the source of one version, or what it changes in another
+    check(operator)       its outputs against the float64 reference, on every case
+    bench(name, {...})    its time beside the alternatives, or the recorded time where there is no GPU
+    ulp(name, {...})      its error over every 16-bit input
+    start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
+    doctor()              what this machine has and what is wrong
+
+Names are loaded when they are first used: the command line (`python -m labkit`) also runs before torch is installed.
+"""
+
+import importlib
+
+_HOME = {"load": "build", "show": "show", "check": "check", "bench": "bench", "ulp": "ulp", "start": "results",
+         "record": "results", "doctor": "doctor"}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
+    globals()[name] = value  # also where a submodule of the same name has just been bound
+    return value

@@ -1,0 +1,181 @@
+"""`load`: from kernels/<name>/ to a running operator, on this machine's backend.
+
+A build is named by a hash over everything that goes into it: sources, headers, flags, compiler and torch. So an
+edited header is a new build, an old build is never mistaken for a new one, and two of them live side by side in one
+process, each in a torch.ops namespace of its own. Builds are made by torch.utils.cpp_extension (ninja, and nvcc or
+the C++ compiler) in a folder of their own and moved into place when they are whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from labkit import host, machine, results
+from labkit.operator import KERNELS, Operator, listed_versions, python_part, source_path
+
+BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD", KERNELS.parent / "build"))
+INCLUDE = KERNELS / "include"
+
+# Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
+_CXX_FLAGS = ["-O1", "-std=c++20", "-DTORCH_TARGET_VERSION=0x0209000000000000"]
+
+_loaded: dict[str, Operator] = {}
+
+
+class BuildError(RuntimeError):
+    """A compiler refused the sources. The message begins with its first error: file, line and words."""
+
+
+def load(name: str, version: int | None = None, rebuild: bool = False) -> Operator:
+    """Builds the operator kernels/<name>/ for this machine, or takes the build that is there, and loads it.
+
+    name: a folder of kernels/, such as "gelu".
+    version: compile only this version of the kernel, for a short way from an edit to a launch; by default all.
+    rebuild: compile again although nothing has changed, to see how long it takes.
+
+    Prints one line: what was built, for which backend, how long it took up to and with the first launch, and where it
+    lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version and
+    BuildError, with the compiler's first error on top, when it does not compile.
+    """
+    start = time.perf_counter()
+    source = source_path(name)
+    versions = listed_versions(source.read_text(encoding="utf-8"))
+    if version is not None and version not in versions:
+        raise ValueError(f"{name}: version is {version}; {source.name} lists {', '.join(map(str, versions))}")
+
+    backend = machine.backend()
+    flags, cuda_flags = _flags(backend, version)
+    key = _key(name, backend, [*flags, *cuda_flags], salt=time.time_ns() if rebuild else 0)
+    if key in _loaded:
+        return _loaded[key]
+
+    namespace = f"{name}_{key}"
+    folder = BUILD_ROOT / name / f"{backend}-{key}"
+    built = _build(name, namespace, backend, folder, flags, cuda_flags)
+    held = {version: versions[version]} if version else versions
+    operator = Operator(name, backend, machine.device(), namespace, held,
+                        python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"))
+    operator.first_launch()
+    seconds = time.perf_counter() - start
+
+    what = f"version {version}" if version else f"{len(held)} versions"
+    how = "built" if built else "found built"
+    print(f"{name}: {what} {how} for {_target(backend)}; {seconds:.1f} s to the first launch; in {_short(folder)}")
+    if built:
+        results.note("built", f"{name}, {what}", f"{seconds:.1f} s from source to first launch")
+    _loaded[key] = operator
+    return operator
+
+
+def _target(backend: str) -> str:
+    if backend == "host":
+        return "the CPU (host backend)"
+    gpu = machine.gpu()
+    return f"{gpu['name']} (sm_{gpu['capability'].replace('.', '')})"
+
+
+def _short(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(KERNELS.parent))
+    return str(path)
+
+
+def _flags(backend: str, version: int | None) -> tuple[list[str], list[str]]:
+    """(flags of the C++ compiler, flags of nvcc)."""
+    chosen = [f"-DBUILD_VERSION={version}"] if version else []
+    if backend == "host":
+        return [*_CXX_FLAGS, *host.CXX_FLAGS, *chosen], []
+    sm = machine.gpu()["capability"].replace(".", "")
+    # -lineinfo lets profilers and compute-sanitizer name source lines; it costs nothing at run time. Warning 177 is
+    # about constants of the versions that are left out.
+    return ([*_CXX_FLAGS, "-DUSE_CUDA"],
+            ["-std=c++20", f"-gencode=arch=compute_{sm},code=sm_{sm}", "-lineinfo", "-diag-suppress=177", *chosen])
+
+
+def _key(name: str, backend: str, flags: list[str], salt: int) -> str:
+    digest = hashlib.sha256()
+    folders = [KERNELS / name, INCLUDE, *([host.INCLUDE_DIR] if backend == "host" else [])]
+    for path in sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in (".cu", ".cuh", ".h", ".cpp")):
+        digest.update(path.relative_to(KERNELS).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    compiler = machine.nvcc_version() if backend == "cuda" else _cxx_version()
+    digest.update(repr([flags, compiler, torch.__version__, sys.platform, salt]).encode())
+    return digest.hexdigest()[:12]
+
+
+def _cxx_version() -> str:
+    return (machine.output(machine.find_cxx() or "c++", "--version") or "").partition("\n")[0]
+
+
+def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[str], cuda_flags: list[str]) -> bool:
+    """Makes sure that `folder` holds the library and loads it; True where it had to be built.
+
+    One process builds and the others wait for it. The lock is the kernel's own (flock): it goes with a process that
+    is killed, so it is never stale.
+    """
+    library = folder / f"{namespace}.so"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.exists():
+            torch.ops.load_library(library)
+            return False
+        work = folder.with_suffix(".work")
+        shutil.rmtree(work, ignore_errors=True)  # what a killed build has left
+        work.mkdir()
+        try:
+            _compile(name, namespace, backend, work, flags, cuda_flags)
+        except RuntimeError as error:
+            raise BuildError(_first_error(str(error), work)) from None
+        work.rename(folder)
+        return True
+
+
+def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[str], cuda_flags: list[str]) -> None:
+    """Compiles and loads the library into this process."""
+    source = source_path(name)
+    include = [str(INCLUDE), str(source.parent)]
+    if backend == "host":
+        kernel = work / f"{source.name}.cpp"
+        kernel.write_text(host.transform(source.read_text(encoding="utf-8"), str(source)), encoding="utf-8")
+        include.insert(0, str(host.INCLUDE_DIR))
+    else:
+        kernel = source
+    with _tools_on_path():
+        from torch.utils import cpp_extension  # a second of import, and only a build needs it
+
+        cpp_extension.CUDA_HOME = str(machine.cuda_home()) if backend == "cuda" else cpp_extension.CUDA_HOME
+        cpp_extension.load(namespace, [str(kernel), str(source.parent / "binding.cpp")],
+                           extra_cflags=[*flags, f"-DNAMESPACE={namespace}"], extra_cuda_cflags=cuda_flags,
+                           extra_include_paths=include, build_directory=str(work),
+                           with_cuda=backend == "cuda", is_python_module=False)
+
+
+@contextlib.contextmanager
+def _tools_on_path():
+    """ninja lies beside the running Python; a shell that has not activated the environment does not find it there."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _first_error(output: str, work: Path) -> str:
+    log = work.with_suffix(".log")
+    log.write_text(output, encoding="utf-8")
+    explained = host.explain(output)
+    errors = [line.strip() for line in explained.splitlines() if re.search(r"\berror\b\s*:|\berror #|fatal", line)]
+    first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
+    return f"{first}\n(the compiler's whole output: {_short(log)})"

@@ -1,0 +1,77 @@
+"""A loaded operator: its function, its registered torch operators, its versions and its reference."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable
+
+import torch
+
+KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What `labkit.load` returns. Call it like the function it is: `gelu(x)`.
+
+    ops: the registered operators, torch.ops.<namespace>. Of each mode, such as "forward", there are two:
+        ops.forward(x, version) returns new tensors, ops.forward_out(x, y, version) writes into given ones.
+    versions: {1: "one element a thread", ...}, those that this build holds, from the header of the .cu file.
+    reference: the module kernels/<name>/reference.py.
+    """
+
+    name: str
+    backend: str
+    device: torch.device
+    namespace: str
+    versions: dict[int, str]
+    function: Callable[..., Any]
+    reference: ModuleType
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def ops(self) -> Any:
+        return getattr(torch.ops, self.namespace)
+
+    @property
+    def latest(self) -> int:
+        return max(self.versions)
+
+    def first_launch(self) -> None:
+        """Runs the first mode of the latest version on one element and waits for it."""
+        mode, (inputs, _, _) = next(iter(self.reference.MODES.items()))
+        tensors = [torch.ones(1, dtype=self.reference.DTYPES[0], device=self.device) for _ in inputs]
+        getattr(self.ops, mode)(*tensors, self.latest)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def source_path(name: str) -> Path:
+    """The .cu file of an operator; FileNotFoundError says which operators there are."""
+    path = KERNELS / name / f"{name}.cu"
+    if not path.is_file():
+        known = sorted(p.parent.name for p in KERNELS.glob("*/*.cu") if p.stem == p.parent.name)
+        raise FileNotFoundError(f"no operator {name!r}: {path} is not there (operators: {', '.join(known) or 'none'})")
+    return path
+
+
+def listed_versions(source: str) -> dict[int, str]:
+    """The versions that the header comment of a .cu file lists: {1: "one element a thread", ...}."""
+    header = re.match(r"(?://[^\n]*\n)+", source)
+    return {int(number): text for number, text in
+            re.findall(r"^//\s+v(\d+)\s+(.+)$", header.group(0) if header else "", re.MULTILINE)}
+
+
+def python_part(name: str, part: str) -> ModuleType:
+    """Runs kernels/<name>/<part>.py as it is on disk now and returns it as a module."""
+    path = KERNELS / name / f"{part}.py"
+    spec = importlib.util.spec_from_file_location(f"kernels_{name}_{part}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,87 @@
+"""Error in units in the last place (ULP), over every finite input of a 16-bit type.
+
+One ULP is the distance between neighbouring numbers of a type at the size of the exact result. A perfectly rounded
+result is off by at most 0.5. There are only 65,536 numbers of 16 bits, so the whole function can be checked.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+from labkit import machine, results
+from labkit.report import show_table
+
+# dtype: (bits of precision, exponent of the smallest normal number)
+_FORMATS = {torch.float16: (11, -14), torch.bfloat16: (8, -126), torch.float32: (24, -126), torch.float64: (53, -1022)}
+
+
+def spacing(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """One ULP of `dtype` at each value of `exact` (float64); below the normal numbers, the smallest denormal."""
+    precision, lowest = _FORMATS[dtype]
+    exponent = torch.frexp(exact.double()).exponent.long() - 1  # |exact| = m * 2^exponent, 1 <= m < 2
+    exponent = exponent.clamp(min=lowest) - (precision - 1)
+    return torch.ldexp(torch.ones_like(exact, dtype=torch.float64), exponent)
+
+
+def error_in_ulp(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """|out - exact| in ULP of out's dtype (float64 tensor); inf where out is NaN and exact is not."""
+    error = (out.double() - exact).abs() / spacing(exact, out.dtype)
+    return torch.where(out.isnan() & ~exact.isnan(), torch.inf, error)
+
+
+def every_finite(dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+    """All finite numbers of float16 (63,488) or bfloat16 (65,280), in rising order, with both zeros."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"dtype is {dtype}; only float16 and bfloat16 are small enough to try every number")
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    finite = every[every.isfinite()]
+    return finite[finite.double().argsort(stable=True)].to(device)
+
+
+def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: str,
+        dtypes: tuple = (torch.bfloat16, torch.float16), curve: tuple[float, float] = (-12.0, 6.0)) -> list[dict]:
+    """Runs every variant on every finite 16-bit input and shows its largest error against the reference.
+
+    name: what the table is called in results/. variants: {label: function of one tensor}. reference: the exact
+    function, on float64. title: what is computed, for the table's head. curve: the range of x for which the error is
+    kept for a figure, as the largest in each of 180 bins, for the first of `dtypes`.
+
+    Returns the rows: variant, dtype, max_ulp, at (the input), nan (how many outputs are NaN). NaN outputs are counted
+    and not part of max_ulp. The values are exact, so they are shown for the backend at hand, whichever it is.
+    """
+    rows, series, edges = [], {}, torch.linspace(*curve, 181, dtype=torch.float64)
+    for dtype in dtypes:
+        x = every_finite(dtype, machine.device())
+        exact = reference(x.double())
+        for label, function in variants.items():
+            out = function(x)
+            if out.dtype != dtype or out.shape != x.shape:
+                raise ValueError(f"{label} gave {out.dtype} {tuple(out.shape)} for {dtype} {tuple(x.shape)}")
+            error = error_in_ulp(out, exact)
+            wrong = out.isnan()
+            worst = torch.where(wrong, -1.0, error).argmax()
+            rows.append({"variant": label, "dtype": str(dtype).removeprefix("torch."),
+                         "max_ulp": round(error[worst].item(), 4), "at": x[worst].item(), "nan": int(wrong.sum())})
+            if dtype == dtypes[0]:
+                series[label] = _largest_by_bin(x.double(), torch.where(wrong, 0.0, error), edges.to(x.device))
+    centres = ((edges[1:] + edges[:-1]) / 2).tolist()
+    columns = ["variant", "dtype", "max_ulp", "at", "nan"]
+    table = {"kind": "table", "title": title, "columns": columns, "rows": rows}
+    results.add(name, table)
+    results.add(f"{name}_curves", {"kind": "curve", "title": title, "x": {"label": "x", "values": centres},
+                                   "series": series})
+    for row in rows:
+        nan = f", NaN for {row['nan']} inputs" if row["nan"] else ""
+        results.note("exact", f"{title}, {row['variant']}, {row['dtype']}", f"at most {row['max_ulp']:.2f} ULP{nan}")
+    show_table(table)
+    return rows
+
+
+def _largest_by_bin(x: torch.Tensor, error: torch.Tensor, edges: torch.Tensor) -> list[float]:
+    bin_of = torch.bucketize(x, edges) - 1
+    inside = (bin_of >= 0) & (bin_of < len(edges) - 1)
+    largest = torch.zeros(len(edges) - 1, dtype=torch.float64, device=x.device)
+    largest.scatter_reduce_(0, bin_of[inside], error[inside], "amax")
+    return [round(value, 3) for value in largest.tolist()]
