@@ -1,0 +1,444 @@
+// The threads of one block, run by one OS thread: fibers, barriers, warp operations. Part of cuda_host.h.
+//
+// A fiber is a stack on which a thread of the block runs. One fiber runs thread after thread, so a kernel in which no
+// thread ever waits needs one fiber and never switches. A thread that waits keeps its fiber; the scheduler goes on with
+// a thread that is ready, or gives the next thread that has not started a fiber of its own. When nobody is left who
+// could run while somebody waits, the kernel has hung, and that is reported.
+//
+// A fiber is entered once by setcontext; all later switches are _setjmp/_longjmp, which ask nothing of the system.
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+namespace cuda_host {
+
+constexpr unsigned max_threads = 1024;
+constexpr unsigned warp_size = 32;
+constexpr size_t max_shared = 232448;        // 227 KiB: what a block may have after cudaFuncSetAttribute
+constexpr size_t max_static_shared = 49152;  // 48 KiB: what it may have without
+constexpr size_t stack_bytes = 128 * 1024;   // of one thread: its local variables
+constexpr unsigned long long canary = 0x6b65726e656c3267;
+
+// A statement in a .cu file.
+struct Site {
+    const char* file;
+    int line;
+    bool operator==(const Site& other) const { return line == other.line && strcmp(file, other.file) == 0; }
+    const char* name() const {
+        const char* slash = strrchr(file, '/');
+        return slash ? slash + 1 : file;
+    }
+};
+
+struct Launch;
+class Block;
+
+// What threadIdx and its companions read, and the block that this OS thread runs (null outside a kernel).
+struct Here {
+    uint3 thread, block;
+    dim3 block_dim, grid_dim;
+    Block* scheduler;
+};
+inline constinit thread_local Here here{};
+
+// One kernel (of a template: one instance).
+struct KernelInfo {
+    const char* name;
+    int launch_bound;           // threads a block, from __launch_bounds__; 0: none given
+    size_t max_dynamic_shared;  // bytes, from cudaFuncSetAttribute; 0: never called
+};
+
+struct Launch {
+    KernelInfo& kernel;
+    dim3 grid, block;
+    size_t dynamic_shared;
+    void (*thread_main)(const void* body);
+    const void* body;
+    unsigned long long blocks;
+    unsigned long long next_block = 0;
+    int failed = 0;  // 1 once a block has failed; the first one writes the two below
+    cudaError_t error = cudaSuccess;
+    char message[message_bytes] = "";
+};
+
+enum class WarpOp : unsigned char { sync, shuffle, shuffle_up, shuffle_down, shuffle_xor, ballot, all, any,
+                                    match_any, match_all };
+
+class Block {
+  public:
+    unsigned char* dynamic_shared = nullptr;
+
+    // Runs all threads of block number `index` of the launch; false when the launch has failed.
+    bool run(Launch& launch, unsigned long long index);
+
+    // Forgets what runs on the fibers' stacks; they stay for the next launch, maybe on another OS thread.
+    void reset() {
+        for (unsigned i = 0; i < fibers_; ++i) all_[i].entered = false;
+    }
+
+    // Waits for all threads of the block that have not exited. Returns how many of them gave a true predicate.
+    int barrier(const char* what, bool predicate, Site site, int* live);
+
+    // Waits for the lanes of `mask` and returns this lane's result. `size`: bytes of the value.
+    unsigned long long warp(WarpOp op, const char* what, unsigned mask, unsigned long long value, int argument,
+                            int width, int size, Site site);
+
+    // A __shared__ variable has been reached: at the block's first arrival, counts it and fills it with ones.
+    void announce_shared(void* address, size_t bytes);
+
+    // Ends the launch with an error. Never returns; the stacks are left as they are (device code owns nothing).
+    [[noreturn]] __attribute__((format(printf, 3, 4))) void fail(cudaError_t error, const char* format, ...);
+
+    const char* where(unsigned thread);  // "thread (3,0,0) of block (1,0,0)"
+    unsigned current() const { return thread_; }
+
+  private:
+    enum class State : unsigned char { unstarted, running, ready, in_barrier, in_warp_op, exited };
+    struct Fiber {
+        jmp_buf resume;
+        ucontext_t start;
+        unsigned char* stack;
+        bool entered;
+    };
+    struct Wait {  // what a thread waits for, and what it got
+        const char* what;
+        Site site;
+        WarpOp op;
+        unsigned mask;
+        unsigned long long value, result;
+        int argument, width, size;
+    };
+
+    // The seam for thread order: which of `count` threads (or lanes) comes k-th. In index order, so far.
+    static unsigned nth(unsigned k, unsigned /*count*/) { return k; }
+
+    static void fiber_main();
+    void run_unstarted();
+    [[noreturn]] void enter(Fiber* fiber);
+    void switch_to(Fiber* next);
+    Fiber* idle_fiber();
+    void check_stack(const Fiber* fiber);
+    void suspend();
+    void exit_thread();
+    void make_ready(unsigned thread);
+    void release_barrier();
+    bool complete_warp_op(unsigned thread);
+    static unsigned long long warp_result(const Wait& self, unsigned lane, const unsigned long long* values,
+                                          unsigned present);
+    [[noreturn]] void report_hang();
+
+    Launch* launch_ = nullptr;
+    jmp_buf main_;
+    Fiber all_[max_threads] = {};
+    Fiber* idle_[max_threads];
+    Fiber* fiber_ = nullptr;  // runs now
+    Fiber* fiber_of_[max_threads];
+    State state_[max_threads];
+    Wait wait_[max_threads];
+    unsigned short ready_[max_threads];  // a ring: each thread is in it at most once
+    unsigned ready_first_ = 0, ready_count_ = 0;
+    unsigned warp_waiting_[max_threads / warp_size];  // lanes of a warp that are in a warp operation
+    unsigned fibers_ = 0, idle_count_ = 0;
+    unsigned threads_ = 0, started_ = 0, live_ = 0, thread_ = 0;
+    unsigned in_barrier_ = 0, barrier_first_ = 0;
+    int barrier_votes_ = 0;
+    void* shared_[64];
+    unsigned shared_count_ = 0;
+    size_t shared_bytes_ = 0;
+};
+
+inline bool Block::run(Launch& launch, unsigned long long index) {
+    launch_ = &launch;
+    const dim3 grid = launch.grid;
+    here.block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
+                  static_cast<unsigned>(index / grid.x / grid.y)};
+    threads_ = live_ = launch.block.x * launch.block.y * launch.block.z;
+    started_ = in_barrier_ = ready_count_ = shared_count_ = 0;
+    barrier_votes_ = 0;
+    shared_bytes_ = launch.dynamic_shared;
+    memset(state_, 0, threads_);
+    memset(warp_waiting_, 0, sizeof warp_waiting_);
+    if (launch.dynamic_shared) {
+        if (!dynamic_shared && posix_memalign(reinterpret_cast<void**>(&dynamic_shared), 1024, max_shared)) abort();
+        memset(dynamic_shared, 0xff, launch.dynamic_shared);
+    }
+    idle_count_ = 0;
+    for (unsigned i = fibers_; i > 0; --i) idle_[idle_count_++] = &all_[i - 1];
+    switch (_setjmp(main_)) {
+        case 0: enter(idle_fiber());
+        case 1: return true;
+        default: return false;
+    }
+}
+
+inline void Block::fiber_main() {
+    Block* block = here.scheduler;
+    for (;;) {
+        block->run_unstarted();
+        Fiber* self = block->fiber_;
+        block->idle_[block->idle_count_++] = self;
+        if (block->ready_count_) {
+            unsigned thread = block->ready_[block->ready_first_];
+            block->switch_to(block->fiber_of_[thread]);
+        } else if (block->live_ == 0) {
+            if (_setjmp(self->resume) == 0) _longjmp(block->main_, 1);
+        } else {
+            block->report_hang();
+        }
+    }
+}
+
+// Starts threads, one after another, until one that has waited can go on.
+inline void Block::run_unstarted() {
+    const dim3 dim = launch_->block;
+    while (started_ < threads_ && ready_count_ == 0) {
+        unsigned thread = nth(started_++, threads_);
+        thread_ = thread;
+        state_[thread] = State::running;
+        fiber_of_[thread] = fiber_;
+        here.thread = dim.y * dim.z == 1 ? uint3{thread, 0, 0}
+                                         : uint3{thread % dim.x, thread / dim.x % dim.y, thread / dim.x / dim.y};
+        launch_->thread_main(launch_->body);
+        exit_thread();
+    }
+}
+
+inline void Block::enter(Fiber* fiber) {
+    fiber_ = fiber;
+    if (fiber->entered) _longjmp(fiber->resume, 1);
+    fiber->entered = true;
+    if (getcontext(&fiber->start)) abort();
+    fiber->start.uc_stack.ss_sp = fiber->stack;
+    fiber->start.uc_stack.ss_size = stack_bytes;
+    fiber->start.uc_link = nullptr;
+    makecontext(&fiber->start, fiber_main, 0);
+    setcontext(&fiber->start);
+    abort();
+}
+
+__attribute__((noinline)) inline void Block::switch_to(Fiber* next) {
+    if (_setjmp(fiber_->resume) == 0) enter(next);
+}
+
+inline Block::Fiber* Block::idle_fiber() {
+    if (idle_count_) return idle_[--idle_count_];
+    Fiber* fiber = &all_[fibers_++];  // one a thread at most, so there is room
+    void* stack = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    if (stack == MAP_FAILED) abort();
+    fiber->stack = static_cast<unsigned char*>(stack);
+    memcpy(stack, &canary, sizeof canary);
+    return fiber;
+}
+
+inline void Block::check_stack(const Fiber* fiber) {
+    if (memcmp(fiber->stack, &canary, sizeof canary) == 0) return;
+    memcpy(fiber->stack, &canary, sizeof canary);
+    fail(cudaErrorLaunchFailure, "%s has more local variables than the host backend's %zu KiB of stack",
+         where(thread_), stack_bytes / 1024);
+}
+
+// The current thread waits, or is ready and lets others go first. Returns when it may go on.
+inline void Block::suspend() {
+    const unsigned thread = thread_;
+    const uint3 index = here.thread;
+    check_stack(fiber_);
+    if (ready_count_) {
+        unsigned next = ready_[ready_first_];
+        if (next != thread) switch_to(fiber_of_[next]);
+    } else if (started_ < threads_) {
+        switch_to(idle_fiber());
+    } else {
+        report_hang();
+    }
+    ready_first_ = (ready_first_ + 1) % max_threads;  // whoever is switched to this way is the first that was ready
+    --ready_count_;
+    fiber_ = fiber_of_[thread];
+    thread_ = thread;
+    here.thread = index;
+    state_[thread] = State::running;
+}
+
+inline void Block::make_ready(unsigned thread) {
+    state_[thread] = State::ready;
+    ready_[(ready_first_ + ready_count_++) % max_threads] = static_cast<unsigned short>(thread);
+}
+
+inline void Block::exit_thread() {
+    check_stack(fiber_);
+    state_[thread_] = State::exited;
+    --live_;
+    if (in_barrier_ && in_barrier_ == live_) release_barrier();
+    const unsigned first = thread_ / warp_size * warp_size;
+    if (warp_waiting_[thread_ / warp_size] == 0) return;
+    for (unsigned lane = 0; lane < warp_size && first + lane < threads_; ++lane)
+        if (state_[first + lane] == State::in_warp_op) complete_warp_op(first + lane);
+}
+
+inline int Block::barrier(const char* what, bool predicate, Site site, int* live) {
+    const unsigned thread = thread_;
+    wait_[thread].what = what;
+    wait_[thread].site = site;
+    if (in_barrier_ == 0) {
+        barrier_first_ = thread;
+    } else {
+        const Wait& first = wait_[barrier_first_];
+        if (!(first.site == site) || strcmp(first.what, what) != 0)
+            fail(cudaErrorLaunchFailure,
+                 "the threads of a block wait at different barriers: %s in %s at %s:%d, %s in %s at %s:%d. "
+                 "All threads of a block must reach the same barrier",
+                 where(barrier_first_), first.what, first.site.name(), first.site.line, where(thread), what,
+                 site.name(), site.line);
+    }
+    state_[thread] = State::in_barrier;
+    barrier_votes_ += predicate;
+    if (++in_barrier_ == live_) release_barrier();
+    suspend();
+    *live = wait_[thread].argument;
+    return static_cast<int>(wait_[thread].result);
+}
+
+inline void Block::release_barrier() {
+    for (unsigned k = 0; k < threads_; ++k) {
+        unsigned thread = nth(k, threads_);
+        if (state_[thread] != State::in_barrier) continue;
+        wait_[thread].result = static_cast<unsigned>(barrier_votes_);
+        wait_[thread].argument = static_cast<int>(in_barrier_);
+        make_ready(thread);
+    }
+    in_barrier_ = 0;
+    barrier_votes_ = 0;
+}
+
+inline unsigned long long Block::warp(WarpOp op, const char* what, unsigned mask, unsigned long long value,
+                                      int argument, int width, int size, Site site) {
+    const unsigned thread = thread_;
+    if (!(mask >> thread % warp_size & 1))
+        fail(cudaErrorLaunchFailure, "%s calls %s at %s:%d with mask 0x%08x, which leaves out its own lane %u",
+             where(thread), what, site.name(), site.line, mask, thread % warp_size);
+    if (width < 1 || width > 32 || (width & (width - 1)))
+        fail(cudaErrorLaunchFailure, "%s calls %s at %s:%d with width %d; it must be 1, 2, 4, 8, 16 or 32",
+             where(thread), what, site.name(), site.line, width);
+    wait_[thread] = {what, site, op, mask, value, 0, argument, width, size};
+    state_[thread] = State::in_warp_op;
+    ++warp_waiting_[thread / warp_size];
+    complete_warp_op(thread);
+    suspend();
+    return wait_[thread].result;
+}
+
+// If all lanes that `thread` waits for have come or have exited: gives each its result and makes it ready.
+inline bool Block::complete_warp_op(unsigned thread) {
+    const Wait self = wait_[thread];
+    const unsigned first = thread / warp_size * warp_size;
+    unsigned long long values[warp_size];
+    unsigned present = 0;
+    for (int lane = warp_size - 1; lane >= 0; --lane) {
+        const unsigned other = first + static_cast<unsigned>(lane);
+        if (!(self.mask >> lane & 1) || other >= threads_ || state_[other] == State::exited) continue;
+        const Wait& wait = wait_[other];
+        if (state_[other] != State::in_warp_op || wait.mask != self.mask || wait.op != self.op ||
+            wait.size != self.size)
+            return false;
+        values[lane] = wait.value;
+        present |= 1u << lane;
+    }
+    for (unsigned k = 0; k < warp_size; ++k) {
+        const unsigned lane = nth(k, warp_size);
+        if (!(present >> lane & 1)) continue;
+        Wait& wait = wait_[first + lane];
+        wait.result = warp_result(wait, lane, values, present);
+        --warp_waiting_[thread / warp_size];
+        make_ready(first + lane);
+    }
+    return true;
+}
+
+inline unsigned long long Block::warp_result(const Wait& self, unsigned lane, const unsigned long long* values,
+                                             unsigned present) {
+    const int me = static_cast<int>(lane), width = self.width;
+    const int segment = me & ~(width - 1), last = segment + width - 1;
+    int source = me;
+    unsigned votes = 0, same = 0;
+    for (unsigned i = 0; i < warp_size; ++i) {
+        if (!(present >> i & 1)) continue;
+        votes |= (values[i] != 0 ? 1u : 0u) << i;
+        same |= (values[i] == self.value ? 1u : 0u) << i;
+    }
+    switch (self.op) {
+        case WarpOp::sync: return 0;
+        case WarpOp::ballot: return votes;
+        case WarpOp::all: return votes == present;
+        case WarpOp::any: return votes != 0;
+        case WarpOp::match_any: return same;
+        case WarpOp::match_all: return same == present ? present : 0;
+        case WarpOp::shuffle: source = segment + (self.argument & (width - 1)); break;
+        case WarpOp::shuffle_up: source = me - self.argument < segment ? me : me - self.argument; break;
+        case WarpOp::shuffle_down: source = me + self.argument > last ? me : me + self.argument; break;
+        case WarpOp::shuffle_xor: source = (me ^ self.argument) > last ? me : me ^ self.argument; break;
+    }
+    return present >> source & 1 ? values[source] : ~0ull;
+}
+
+inline void Block::announce_shared(void* address, size_t bytes) {
+    for (unsigned i = 0; i < shared_count_; ++i)
+        if (shared_[i] == address) return;
+    shared_bytes_ += bytes;
+    const size_t allowed = launch_->dynamic_shared && launch_->kernel.max_dynamic_shared ? max_shared : max_static_shared;
+    if (shared_count_ == sizeof shared_ / sizeof *shared_ || shared_bytes_ > allowed)
+        fail(cudaErrorInvalidValue, "too much shared memory");
+    shared_[shared_count_++] = address;
+    memset(address, 0xff, bytes);
+}
+
+inline const char* Block::where(unsigned thread) {
+    static thread_local char text[2][96];
+    static thread_local unsigned turn = 0;
+    const dim3 dim = launch_->block;
+    char* out = text[turn++ % 2];
+    snprintf(out, sizeof text[0], "thread (%u,%u,%u) of block (%u,%u,%u)", thread % dim.x, thread / dim.x % dim.y,
+             thread / dim.x / dim.y, here.block.x, here.block.y, here.block.z);
+    return out;
+}
+
+inline void Block::fail(cudaError_t error, const char* format, ...) {
+    int first = 0;
+    if (__atomic_compare_exchange_n(&launch_->failed, &first, 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        launch_->error = error;
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(launch_->message, sizeof launch_->message, format, arguments);
+        va_end(arguments);
+    }
+    reset();
+    _longjmp(main_, 2);
+}
+
+// Nobody can run and somebody waits: a lane of a warp operation never comes, as the barrier case is found earlier.
+inline void Block::report_hang() {
+    unsigned waiting = 0;
+    while (state_[waiting] != State::in_warp_op) ++waiting;
+    const Wait& wait = wait_[waiting];
+    unsigned missing = waiting / warp_size * warp_size;
+    for (;; ++missing) {
+        if (!(wait.mask >> missing % warp_size & 1) || state_[missing] == State::exited) continue;
+        const Wait& other = wait_[missing];
+        if (state_[missing] != State::in_warp_op || other.mask != wait.mask || other.op != wait.op ||
+            other.size != wait.size)
+            break;
+    }
+    const Wait& other = wait_[missing];
+    char with[32] = "";
+    if (state_[missing] == State::in_warp_op) snprintf(with, sizeof with, " with mask 0x%08x", other.mask);
+    fail(cudaErrorLaunchFailure,
+         "%s waits in %s at %s:%d for lane %u of its warp (mask 0x%08x), which never comes: it waits in %s at %s:%d%s",
+         where(waiting), wait.what, wait.site.name(), wait.site.line, missing % warp_size, wait.mask, other.what,
+         other.site.name(), other.site.line, with);
+}
+
+}  // namespace cuda_host

@@ -1,0 +1,20 @@
+// CUDA names that this backend does not have. Using one ends the compilation on the line where it stands; labkit/host.py
+// explains why and what to do (REFUSED there). A name inside #ifdef __CUDA_ARCH__ or __CUDACC__ is never seen here.
+// Any other CUDA name that is missing is an undeclared identifier, which ends the compilation just as well.
+#pragma once
+
+// Kernels stand in the .cu file, whose text is transformed; a header's text is not.
+#pragma GCC poison __global__
+#pragma GCC poison asm __managed__ __cluster_dims__ __block_size__ __trap __brkpt __nanosleep clock64 globaltimer
+#pragma GCC poison cudaMalloc cudaMallocAsync cudaMallocHost cudaMallocManaged cudaMallocPitch cudaHostAlloc cudaFree
+#pragma GCC poison cudaFreeAsync cudaFreeHost cudaMemcpy cudaMemcpyAsync cudaMemcpy2D cudaMemcpy2DAsync
+#pragma GCC poison cudaMemcpyToSymbol cudaMemcpyToSymbolAsync cudaMemcpyFromSymbol cudaMemcpyFromSymbolAsync
+#pragma GCC poison cudaGetSymbolAddress cudaGetSymbolSize
+#pragma GCC poison cudaStreamCreate cudaStreamCreateWithFlags cudaStreamDestroy cudaStreamWaitEvent cudaStreamPerThread
+#pragma GCC poison cudaEventCreate cudaEventCreateWithFlags cudaEventRecord cudaEventSynchronize cudaEventElapsedTime
+#pragma GCC poison cudaLaunchKernel cudaLaunchKernelEx cudaLaunchKernelExC cudaLaunchCooperativeKernel
+#pragma GCC poison cudaGraphLaunch cudaStreamBeginCapture cudaStreamEndCapture
+#pragma GCC poison cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxPotentialBlockSize
+#pragma GCC poison cudaFuncGetAttributes cudaGetDeviceProperties cudaDeviceProp
+#pragma GCC poison cudaTextureObject_t cudaSurfaceObject_t tex1D tex2D tex3D tex1Dfetch surf2Dread surf2Dwrite
+#pragma GCC poison __shfl __shfl_up __shfl_down __shfl_xor __ballot __any __all
