@@ -4,47 +4,43 @@ What goes wrong when GPU code is timed, and what `bench` does about each:
 
 - *Compilation in the first call.* Every variant is called before anything is timed.
 - *Slow clocks at the start.* The warm-up keeps the GPU at work for half a second before the first round.
-- *A clock, a neighbour or a temperature that drifts.* Variants take turns, in a new order every round, so that
-  a drift meets them all alike; the median is reported with the 10th and 90th percentile.
-- *Inputs that still lie in the L2 cache.* A buffer of twice the L2 is written before every timed call, and input
-  sets take turns.
+- *A clock, a neighbour or a temperature that drifts.* Variants take turns, in a new order every round, so
+  that a drift meets them all alike; the median is reported with the 10th and 90th percentile.
+- *Inputs that still lie in the L2 cache.* A buffer of twice the L2 is written before every timed call, and
+  input sets take turns.
 - *Waiting for Python.* Calls are queued without a synchronisation between them, behind a stretch of other
   work, so that the GPU never idles while Python prepares the next launch. Where that fails, it is seen: the
   event before the call has passed when the call returns. A variant that this befalls in more than half of its
   rounds is marked `host_bound`, since its figure is the host's, not the kernel's.
-- *Allocation.* No output outlives its call, so that after the warm-up PyTorch's allocator hands out the same memory
-  again without asking the driver.
+- *Allocation.* No output outlives its call, so that after the warm-up PyTorch's allocator hands out the same
+  memory again without asking the driver.
 - *A fast wrong answer.* The outputs of the last timed round are compared with a float64 reference. A wrong
   one raises, and no figure is shown.
-- *A CPU's time taken for a GPU's.* Without a GPU no variant is called; the recorded figures are shown, with their GPU.
+- *A CPU's time taken for a GPU's.* Without a GPU no variant is called; the recorded figures are shown, with
+  the name of their GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 
 from labkit import figures, machine, results
+from labkit.compare import max_error
 
 WARM_UP_CALLS = 3
 WARM_UP_SECONDS = 0.5
 LEAD_IN_FLUSHES = 32  # about a millisecond of work: the host's head start at the beginning of a round
 INPUT_SETS = 4
-CHUNK = 1 << 24  # elements of an output compared at a time: 128 MiB in float64
 STARVED = 0.5
-
-
-class WrongResult(AssertionError):
-    """A timed output differs from the reference by more than the tolerance."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One variant's figures. Times in microseconds; `gbps` in 1e9 bytes a second; shares as fractions of 1."""
+    """One variant's figures. Times in microseconds; `gbps` in 1e9 bytes a second; shares as parts of 1."""
 
     name: str
     median_us: float
@@ -59,7 +55,7 @@ class Row:
 class Table:
     """What `bench` found: `.rows`, and each row by name, as in `table["copy"].median_us`.
 
-    `measured` is False where the rows were recorded earlier, and on another machine, and `caption` then says where.
+    `measured` is False where the rows were recorded earlier, on another machine; `caption` says which it is.
     `rows` is empty where there is neither a GPU nor a record.
     """
 
@@ -83,20 +79,22 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     """Time `variants` against one another on this machine's GPU; show, keep and return the figures.
 
     name       what the table is called in results/ and in the book, such as "forward"
-    variants   {label: function}; each is called with the tensors of one input set and returns a tensor or a tuple
-    inputs     called without arguments for each input set: a tuple of tensors on the GPU, a fresh one every time
-    bytes      what one call must move at the least, in bytes; GB/s are computed from it, for every variant alike
+    variants   {label: function}; each is called with the tensors of one input set, and returns a tensor or a
+               tuple of tensors
+    inputs     called without arguments for each input set: a tuple of tensors on the GPU, fresh every time
+    bytes      what one call must move at the least, in bytes; GB/s are computed from it, for all variants alike
     limit      the label of the variant that the others are held against, such as a copy of as many bytes; it
                computes something else, so its output is not compared with the reference
-    reference  called with the inputs, returns the right output(s), in float64 (a tensor, or a tuple as the
-               variants return). It is called on slices along dimension 0, which holds inputs and outputs of as many
-               dimensions and as long as the first input; a result of another shape is computed whole.
+    reference  called with the inputs, returns the right output in float64 (a tensor, or a tuple where the
+               variants return one). It is given slices along dimension 0 of the inputs that have as many
+               dimensions as the first one and its length, and the others whole; where an output is not of that
+               kind, as a sum over rows, it is given everything at once.
     tolerance  (relative, absolute): |output - reference| <= absolute + relative * |reference|, everywhere
     rounds     timed calls a variant
 
-    Raises WrongResult when an output is not within the tolerance (a NaN never is), and ValueError for arguments
-    that do not fit together; nothing is then shown or kept. Without a GPU no variant is called: the recorded
-    figures are shown, labelled with the GPU that they come from.
+    Raises WrongResult when an output is not within the tolerance (a NaN never is), and ValueError for
+    arguments that do not fit together; nothing is then shown or kept. Without a GPU no variant is called: the
+    recorded figures are shown, labelled with the GPU that they come from.
     """
     if limit is not None and limit not in variants:
         raise ValueError(f"bench: limit {limit!r} is none of the variants {list(variants)}")
@@ -168,8 +166,8 @@ def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, 
     samples = measure(variants, sets, gpu, rounds, check)
     first = sets[0][0]
     record = {"kind": "bench", "title": title or name, "size": list(first.shape),
-              "dtype": str(first.dtype).removeprefix("torch."), "bytes": bytes, "rounds": rounds, "limit": limit,
-              "rows": summarise(samples, bytes, limit)}
+              "dtype": str(first.dtype).removeprefix("torch."), "bytes": bytes, "rounds": rounds,
+              "limit": limit, "rows": summarise(samples, bytes, limit)}
     results.add(name, record)
     results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
     where = results.conditions(machine.gpu(), machine.versions(), results.today())
@@ -177,18 +175,19 @@ def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, 
 
 
 def _input_sets(inputs, enough_bytes: float, free_bytes: Callable[[], int]) -> list[tuple]:
-    """At least two input sets where memory allows, more (to INPUT_SETS) until they exceed `enough_bytes` together."""
+    """Two input sets, or more (to INPUT_SETS) until they exceed `enough_bytes` together; fewer as memory is short."""
     sets = [tuple(inputs())]
     one = sum(tensor.nbytes for tensor in sets[0] if hasattr(tensor, "nbytes"))
+    wanted = min(INPUT_SETS, max(2, 1 + int(enough_bytes // max(one, 1))))
     # Half of what is free stays free for the outputs.
-    while len(sets) < INPUT_SETS and (len(sets) < 2 or len(sets) * one <= enough_bytes) and one < free_bytes() / 2:
+    while len(sets) < wanted and one < free_bytes() / 2:
         sets.append(tuple(inputs()))
     return sets
 
 
 def measure(variants: dict[str, Callable], sets: list[tuple], gpu, rounds: int,
             check: Callable | None = None, seed: int = 0) -> dict[str, _Samples]:
-    """Warm up, then time every variant once a round, in a shuffled order; the last round's outputs are checked.
+    """Warm up, then time every variant once a round in a shuffled order; the last outputs are checked.
 
     `check(variant, inputs, output)` returns the largest error, or raises. `gpu` is a `_Gpu` or acts like one.
     """
@@ -207,7 +206,7 @@ def measure(variants: dict[str, Callable], sets: list[tuple], gpu, rounds: int,
             gpu.flush_l2()
             start = gpu.mark()
             output = variants[name](*tensors)
-            # Passed already: the GPU stood at the start with nothing to do while Python was still in the call.
+            # Passed already: the GPU had nothing to do while Python was still in the call.
             samples[name].starved += gpu.passed(start)
             pending.append((name, start, gpu.mark()))
             if last and check:
@@ -222,7 +221,7 @@ def measure(variants: dict[str, Callable], sets: list[tuple], gpu, rounds: int,
 
 
 def _warm_up(variants, sets, gpu) -> None:
-    """Call each variant on every input set at least WARM_UP_CALLS times in all, for WARM_UP_SECONDS or longer."""
+    """Call each variant WARM_UP_CALLS times, and on every input set, and all until WARM_UP_SECONDS are over."""
     begin, calls = gpu.now(), 0
     while calls < max(WARM_UP_CALLS, len(sets)) or gpu.now() - begin < WARM_UP_SECONDS:
         for call in variants.values():
@@ -252,68 +251,17 @@ def summarise(samples: dict[str, _Samples], bytes: int, limit: str | None) -> li
     return rows
 
 
-# -- right or wrong -----------------------------------------------------------------------------------------
-
-def max_error(variant: str, reference: Callable, tensors: tuple, output, relative: float, absolute: float) -> float:
-    """The largest |output - reference|; WrongResult, with the first wrong element, where the tolerance is exceeded."""
-    outputs = output if isinstance(output, (tuple, list)) else (output,)
-    worst = 0.0
-    for begin, end in _slices(tensors, outputs):
-        expected = reference(*(_cut(tensor, tensors[0], begin, end) for tensor in tensors))
-        expected = expected if isinstance(expected, (tuple, list)) else (expected,)
-        if len(expected) != len(outputs):
-            raise WrongResult(f"{variant}: returns {len(outputs)} tensors where the reference returns {len(expected)}")
-        for place, (got, want) in enumerate(zip(outputs, expected)):
-            got = _cut(got, tensors[0], begin, end)
-            worst = max(worst, _compare(f"{variant}, output {place}", got, want, relative, absolute, begin or 0))
-    return worst
-
-
-def _sliceable(tensor, first) -> bool:
-    return hasattr(tensor, "dim") and tensor.dim() == first.dim() > 0 and len(tensor) == len(first)
-
-
-def _cut(tensor, first, begin, end):
-    return tensor[begin:end] if begin is not None and _sliceable(tensor, first) else tensor
-
-
-def _slices(tensors, outputs):
-    """Ranges of dimension 0, small enough for float64; (None, None), the whole, for outputs of another shape."""
-    first = tensors[0]
-    if not all(_sliceable(output, first) for output in outputs) or len(first) == 0:
-        return [(None, None)]
-    step = max(1, CHUNK // max(1, math.prod(first.shape[1:])))
-    return [(begin, min(begin + step, len(first))) for begin in range(0, len(first), step)]
-
-
-def _compare(what: str, got, want, relative: float, absolute: float, offset: int) -> float:
-    if got.shape != want.shape:
-        raise WrongResult(f"{what}: shape {tuple(got.shape)}, but the reference has {tuple(want.shape)}")
-    if got.numel() == 0:
-        return 0.0
-    want = want.double()
-    error = (got.detach().double() - want).abs_()
-    wrong = ~(error <= absolute + relative * want.abs())  # so written, a NaN is wrong
-    count = int(wrong.sum())
-    if count:
-        index = wrong.nonzero()[0].tolist()
-        place = [index[0] + offset, *index[1:]] if index else []
-        raise WrongResult(f"{what}: {count:,} of {wrong.numel():,} elements are wrong, the first at {place}: "
-                          f"{got[tuple(index)].item()} instead of {want[tuple(index)].item()} (relative tolerance "
-                          f"{relative}, absolute {absolute}); fix the variant: its time means nothing")
-    return error.max().item()
-
-
 # -- without a GPU, and on the screen -----------------------------------------------------------------------
 
 def _recorded_table(name: str) -> Table:
     lab = results.session().lab
     if lab is None:
-        raise ValueError("bench: there is no GPU here, and no lab was started whose recorded figures could be shown; "
-                         "call labkit.start(\"NN_topic\") first")
+        raise ValueError("bench: there is no GPU here, and no lab was started whose recorded figures could be "
+                         "shown; call labkit.start(\"NN_topic\") first")
     found = results.recorded(lab, name)
     if found is None:
-        return Table(None, f"Not measured: there is no GPU here, and no figures of {name!r} are recorded", False)
+        caption = f"Not measured: there is no GPU here, and no figures of {name!r} are recorded"
+        return Table(None, caption, measured=False)
     return Table(found.table, f"{found.caption()}; not measured on this machine", measured=False)
 
 

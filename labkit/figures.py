@@ -11,10 +11,12 @@ import html
 import io
 import re
 
-BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = (  # Okabe and Ito's palette, apart for colour-blind readers too
-    "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+# Okabe and Ito's palette, which colour-blind readers tell apart as well.
+BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 LINES = [(VERMILION, "-"), (BLUE, "-"), (GREEN, "--"), (ORANGE, "-"), (PURPLE, "--"), (SKY, "-")]
-WIDTH = 5.6  # inches: at 72 points each, the drawing's own width
+GREY = "#8a8a8a"
+LONGEST = 2.5  # times the fastest: bars beyond would squeeze the differences that matter
+WIDTH = 5.2  # inches: at 72 points each, the drawing's own width
 INK = "#010203"  # stands for currentColor while matplotlib draws, since it only knows real colours
 THIN = "\u202f"  # narrow no-break space between a number and its unit
 
@@ -53,8 +55,8 @@ def percent(share: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """How many times: "1.15×"; tenths from ten up."""
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}×"
+    """How many times: "1.15×", "8×" where it is exact, tenths from ten up, whole numbers from a hundred."""
+    return f"{value:.{0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2}f}×"
 
 
 def _magnitude(value: float) -> int:
@@ -70,7 +72,7 @@ def grid(table: dict) -> tuple[list[str], list[list[str]]]:
     if table["kind"] != "bench":
         raise ValueError(f"a record of kind {table['kind']!r} is drawn as a figure, not as a table")
     heads = ["variant", "median, µs", "10–90%, µs", "GB/s"]
-    rows = [[row["name"] + (" (waits for the host)" if row["host_bound"] else ""), microseconds(row["median_us"]),
+    rows = [[_name(row), microseconds(row["median_us"]),
              f"{microseconds(row['low_us'])}–{microseconds(row['high_us'])}", f"{row['gbps']:,.0f}"]
             for row in table["rows"]]
     if table["limit"]:
@@ -109,27 +111,41 @@ def figure(table: dict) -> str:
 
 
 def bars(table: dict) -> str:
-    """One bar a variant: the median, a line from the 10th to the 90th percentile, and the limit as a rule."""
+    """One bar a variant: the median, a line from the 10th to the 90th percentile, the limit as a dashed mark.
+
+    The scale is that of the fast variants: a bar more than LONGEST times the fastest is cut, and its gap shows it.
+    """
     rows = table["rows"]
     limit = next((row for row in rows if row["name"] == table["limit"]), None)
-    with _canvas(height=0.52 * len(rows) + 1.0) as (axes, svg):
+    fastest = min(row["median_us"] for row in rows)
+    end = 1.03 * max(row["high_us"] for row in rows if row["median_us"] <= LONGEST * fastest)
+    cut = any(row["median_us"] > end for row in rows)
+    with _canvas(height=0.52 * len(rows) + 0.8) as (axes, svg):
         for place, row in enumerate(rows):
-            muted = row is limit
-            axes.barh(place, row["median_us"], height=0.42, color="#8a8a8a" if muted else BLUE)
-            axes.plot([row["low_us"], row["high_us"]], [place, place], color=INK, linewidth=1.6)
-            name = row["name"] + (" (waits for the host)" if row["host_bound"] else "")
-            axes.annotate(name, (0, place - 0.24), (2, 1), textcoords="offset points", va="bottom")
-            share = f"  {percent(row['of_limit'])}" if limit else ""
+            color = GREY if row is limit else BLUE
+            if row["median_us"] > end:
+                axes.barh(place, 0.93 * end, height=0.42, color=color)
+                axes.barh(place, 0.055 * end, left=0.945 * end, height=0.42, color=color)
+            else:
+                axes.barh(place, row["median_us"], height=0.42, color=color)
+                axes.plot([row["low_us"], row["high_us"]], [place, place], color=INK, linewidth=1.6)
+            if limit:
+                axes.vlines(limit["median_us"], place - 0.21, place + 0.21, color=INK, linewidth=1.3,
+                            linestyle=(0, (2, 1.5)))
+            share = f" · {percent(row['of_limit'])}" if limit else ""
+            axes.annotate(_name(row), (0, place - 0.24), (2, 1), textcoords="offset points", va="bottom")
             axes.annotate(f"{microseconds(row['median_us'])} µs{share}", (1, place - 0.24), (0, 1), va="bottom",
-                          xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right")
-        if limit:
-            axes.axvline(limit["median_us"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set(ylim=(len(rows) - 0.6, -0.95), yticks=[], xlabel="microseconds, less is better",
-                 xlim=(0, 1.02 * max(max(row["high_us"], row["median_us"]) for row in rows)))
+                          ha="right", xycoords=axes.get_yaxis_transform(), textcoords="offset points")
+        axes.set(xlim=(0, end), ylim=(len(rows) - 0.6, -0.8), yticks=[],
+                 xlabel="microseconds" + ("; a bar with a gap is longer than drawn" if cut else ""))
         axes.spines["left"].set_visible(False)
-    spoken = "; ".join(f"{row['name']}: {microseconds(row['median_us'])} microseconds"
+    spoken = "; ".join(f"{_name(row)}: {microseconds(row['median_us'])} microseconds"
                        + (f", {percent(row['of_limit'])} of {table['limit']}" if limit else "") for row in rows)
     return _inline(svg, f"Bars, {table['title']}. {spoken}.")
+
+
+def _name(row: dict) -> str:
+    return row["name"] + (" (waits for the host)" if row["host_bound"] else "")
 
 
 def curves(table: dict) -> str:
@@ -141,6 +157,9 @@ def curves(table: dict) -> str:
             axes.plot(x["values"], values, label=name, color=color, linestyle=dash, linewidth=1.8)
         for scale, axis in ((axes.set_xscale, x), (axes.set_yscale, y)):
             scale(axis.get("scale", "linear"))
+        for side, axis in ((axes.xaxis, x), (axes.yaxis, y)):
+            if axis.get("scale", "linear") != "linear":
+                side.set_major_formatter(lambda value, place: number(value))
         axes.set(xlabel=x["label"], ylabel=y["label"])
         axes.grid(color=INK, alpha=0.18, linewidth=0.7)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1.2)
@@ -186,7 +205,7 @@ def _inline(svg: io.StringIO, description: str) -> str:
     text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
     box = re.search(r'viewBox="[^"]*"', text)[0]
     label = html.escape(description, quote=True)
-    head = (f'<svg class="results-figure" role="img" aria-label="{label}" {box} style="width:100%;max-width:36rem"'
+    head = (f'<svg class="results-figure" role="img" aria-label="{label}" {box} style="width:100%;max-width:32rem"'
             ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">')
     # A blank line would end an HTML block in Markdown.
     return re.sub(r"\n\s*\n", "\n", head + text[text.index(">") + 1:]).strip()

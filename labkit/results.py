@@ -174,6 +174,11 @@ def files() -> list[Path]:
     return sorted(path for path in folder().glob("*.json") if path.name != SCHEMA.name)
 
 
+def labs() -> set[str]:
+    """The labs of which runs are recorded, on any GPU."""
+    return {run["lab"] for path in files() for run in _read(path)["runs"]}
+
+
 def latest(lab: str, gpu: str | None = None) -> tuple[dict, dict] | None:
     """The latest run of `lab` and its GPU, as (gpu, run); None when none is recorded.
 
