@@ -1,0 +1,192 @@
+"""Run the labs top to bottom, in this Python, and say what each checked and measured.
+
+The executed copies go to build/labs/. The notebooks in labs/ are only read, unless `save` asks for their outputs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LABS = REPOSITORY / "labs"
+EXECUTED = REPOSITORY / "build" / "labs"
+CELL_TIMEOUT = 1200  # seconds; a lab's longest cell takes a minute or two on a slow machine
+TRACEBACK_LINES = 12
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class ThisPython(AsyncKernelManager):
+    """Starts the kernel with the Python that runs this, so that no kernel need be registered anywhere."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """The ipykernel of this Python."""
+        # Errors only: newer ipykernels warn at each start that their local connection is not encrypted.
+        argv = [sys.executable, "-m", "ipykernel_launcher", "--log-level=ERROR", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+
+class LabFailed(Exception):
+    """A lab did not run to its end; the text names the cell and the error."""
+
+
+def run(names: list[str], save: bool = False, console: Console | None = None) -> int:
+    """Run the labs that `names` name ("04" or "04_fused_kernel"; all when empty) and print a closing table.
+
+    A lab whose cell fails is told with the cell and the end of its traceback, and the others still run. With
+    `save` the outputs of a lab that ran to its end replace the notebook in labs/. Returns the exit status: 0 when
+    all ran to their end, 1 when one failed, 2 for a name that no lab has, 130 when interrupted.
+    """
+    # Where output goes to a file or a CI log, rich would break lines at 80 columns.
+    console = console or Console(width=None if sys.stdout.isatty() else 120)
+    try:
+        paths = select(names)
+    except LookupError as error:
+        console.print(f"[red]{escape(str(error))}")
+        return 2
+    if not paths:
+        console.print(f"There is no lab yet: {escape(str(LABS))} holds no notebook.")
+        return 0
+    begun, failures, seconds = time.monotonic(), {}, {}
+    EXECUTED.mkdir(parents=True, exist_ok=True)
+    log = EXECUTED / "log.jsonl"
+    log.write_text("", encoding="utf-8")
+    interrupted = False
+    for path in paths:
+        lab_begun = time.monotonic()
+        try:
+            _run_one(path, log, save, console)
+        except LabFailed as error:
+            failures[path.stem] = str(error).splitlines()[0]
+            console.print(f"[red]{escape(path.stem)} failed: {escape(str(error))}", highlight=False)
+        except KeyboardInterrupt:
+            interrupted = True
+            console.print(f"[red]Interrupted in {escape(path.stem)}; the labs after it did not run.")
+        seconds[path.stem] = time.monotonic() - lab_begun
+        if interrupted:
+            break
+    console.print(_closing_table(log, failures, seconds))
+    console.print(f"{len(seconds) - len(failures) - interrupted} of {len(paths)} labs ran to their end in "
+                  f"{time.monotonic() - begun:.0f} s; executed copies: {escape(str(EXECUTED))}", highlight=False)
+    return 130 if interrupted else 1 if failures else 0
+
+
+def select(names: list[str]) -> list[Path]:
+    """The notebooks of labs/ that `names` name, in their order; all of them when `names` is empty.
+
+    Raises LookupError naming the name that no lab has and the labs that there are.
+    """
+    labs = sorted(LABS.glob("*.ipynb"))
+    chosen = []
+    for name in names:
+        stem = Path(name).name.removesuffix(".ipynb")
+        found = [path for path in labs if path.stem == stem or path.stem.split("_")[0] == stem]
+        if not found:
+            raise LookupError(f"There is no lab {name!r}; there are: {', '.join(p.stem for p in labs) or 'none'}")
+        chosen += [path for path in found if path not in chosen]
+    return chosen if names else labs
+
+
+def _run_one(path: Path, log: Path, save: bool, console: Console) -> None:
+    """Execute one notebook with a progress line; raises LabFailed, or KeyboardInterrupt once its kernel is gone."""
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    reached = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("cell {task.completed} of {task.total}"),
+               TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(escape(path.stem), total=len(code))
+
+        def starts(cell: nbformat.NotebookNode) -> None:
+            nonlocal reached
+            reached = next((number for number, other in enumerate(code, start=1) if other is cell), reached)
+            progress.update(task, completed=reached)
+
+        try:
+            asyncio.run(_execute(notebook, path.parent, log, starts))
+        except CellExecutionError as error:
+            raise LabFailed(f"cell {reached} of {len(code)}: {error.ename}: {_tail(error)}") from error
+        except CellTimeoutError as error:
+            raise LabFailed(f"cell {reached} of {len(code)}: it ran for over {CELL_TIMEOUT} s") from error
+        except DeadKernelError as error:
+            raise LabFailed(f"cell {reached} of {len(code)}: its Python process ended (a crash, such as an access "
+                            "outside memory, or no memory left)") from error
+        except RuntimeError as error:
+            raise LabFailed(f"its Python process did not start: {error}") from error
+        finally:
+            _write(notebook, EXECUTED / path.name)
+    if save:
+        _write(notebook, path)
+
+
+async def _execute(notebook: nbformat.NotebookNode, folder: Path, log: Path, starts: Callable) -> None:
+    """Run all cells with `folder` as the working folder, calling `starts(cell)` before each.
+
+    Ctrl-C shuts the kernel down in order and raises KeyboardInterrupt.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    # nbclient's own signal handler ends the kernel without a word, so ours replaces it once that is set.
+    client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_manager_class=ThisPython, record_timing=False,
+                            resources={"metadata": {"path": str(folder)}},
+                            on_notebook_start=lambda notebook: loop.add_signal_handler(signal.SIGINT, interrupt),
+                            on_cell_start=lambda cell, cell_index: starts(cell))
+    try:
+        await client.async_execute(env={**os.environ, "LABKIT_LOG": str(log), "PYTHONPATH": path})
+    except (asyncio.CancelledError, DeadKernelError):  # nbclient takes a cancelled cell for a dead kernel
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _tail(error: CellExecutionError) -> str:
+    lines = _ANSI.sub("", f"{error.evalue}\n{error.traceback}").rstrip().splitlines()
+    return "\n    ".join([lines[0], *lines[1:][-TRACEBACK_LINES:]])
+
+
+def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
+    # Written beside and renamed: an interruption leaves the old notebook or the new one, never half of one.
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+        nbformat.write(notebook, file)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def _closing_table(log: Path, failures: dict[str, str], seconds: dict[str, float]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="What the labs checked and measured", title_justify="left")
+    for column in ("lab", "kind", "what", "outcome", "backend"):
+        table.add_column(column, overflow="fold")
+    for line in log.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        table.add_row(*(escape(str(entry[key] or "")) for key in ("lab", "kind", "name", "outcome", "backend")))
+    for lab, took in seconds.items():
+        outcome = f"[red]failed: {escape(failures[lab])}" if lab in failures else f"{took:.1f} s"
+        table.add_row(escape(lab), "run", "top to bottom", outcome, "")
+    return table
