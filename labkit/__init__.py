@@ -5,6 +5,7 @@
     check(operator)       its outputs against the float64 reference, on every case
     bench(name, {...})    its time beside the alternatives, or the recorded time where there is no GPU
     ulp(name, {...})      its error over every 16-bit input
+    traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -13,8 +14,8 @@ Names are loaded when they are first used: the command line (`python -m labkit`)
 
 import importlib
 
-_HOME = {"load": "build", "show": "show", "check": "check", "bench": "bench", "ulp": "ulp", "start": "results",
-         "record": "results", "doctor": "doctor"}
+_HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
+         "traffic": "counting", "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 
 

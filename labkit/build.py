@@ -65,7 +65,8 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
     built = _build(name, namespace, backend, folder, flags, cuda_flags)
     held = {version: versions[version]} if version else versions
     operator = Operator(name, backend, machine.device(), namespace, held,
-                        python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"))
+                        python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"),
+                        python_part(name, "rivals"))
     operator.first_launch()
     seconds = time.perf_counter() - start
 
@@ -73,9 +74,17 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
     how = "built" if built else "found built"
     print(f"{name}: {what} {how} for {_target(backend)}; {seconds:.1f} s to the first launch; in {_short(folder)}")
     if built:
-        results.note("built", f"{name}, {what}", f"{seconds:.1f} s from source to first launch")
+        _report(f"{name}, {what}", seconds)
     _loaded[key] = operator
     return operator
+
+
+def _report(what: str, seconds: float) -> None:
+    results.note("built", what, f"{seconds:.1f} s from source to first launch")
+    table = results.session().tables.get("build", {"kind": "table", "title": "From source to first launch",
+                                                   "columns": ["build", "seconds"], "rows": []})
+    others = [row for row in table["rows"] if row["build"] != what]
+    results.add("build", {**table, "rows": [*others, {"build": what, "seconds": round(seconds, 2)}]})
 
 
 def _target(backend: str) -> str:

@@ -21,7 +21,7 @@ class Operator:
     ops: the registered operators, torch.ops.<namespace>. Of each mode, such as "forward", there are two:
         ops.forward(x, version) returns new tensors, ops.forward_out(x, y, version) writes into given ones.
     versions: {1: "one element a thread", ...}, those that this build holds, from the header of the .cu file.
-    reference: the module kernels/<name>/reference.py.
+    reference: the module kernels/<name>/reference.py. rivals: the module rivals.py, what it is measured against.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Operator:
     versions: dict[int, str]
     function: Callable[..., Any]
     reference: ModuleType
+    rivals: ModuleType
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

@@ -3,9 +3,9 @@
 //   v1  one element a thread
 //   v2  a grid-stride loop: a grid of fixed size walks over the array
 //   v3  the article's geometry: 32 threads a block, 4 consecutive elements a thread
-//   v4  16-byte vectors: one load instruction brings 8 half-precision elements
-//   v5  several vectors in flight: a thread issues all its loads before it computes
-//   v6  v5 with the hardware's tanh: one instruction, and half a digit too few
+//   v4  16-byte vectors: one load brings 8 elements of 16 bits
+//   v5  two vectors in flight: a thread issues both loads before it computes
+//   v6  v5 with the hardware's tanh: one instruction, and inexact
 //   v7  v5 with x * sigmoid(2z): hardware exp2 and reciprocal, and no cancellation
 //
 // n: elements. Every version has four modes (forward, forward + derivative, backward from x, backward
@@ -174,7 +174,7 @@ template <class Mode, class T> __device__ void rest_after_vectors(const ArraysOf
 }
 
 namespace v4 {
-constexpr int THREADS = 256;
+constexpr int THREADS = 128;
 
 template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;  // the thread's vector
@@ -195,7 +195,7 @@ template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaS
 
 // ---------------------------------------------------------------------------------------------------
 namespace v5 {
-constexpr int THREADS = 256;
+constexpr int THREADS = 128;
 constexpr int VECTORS = 2;  // a thread's vectors; neighbours in a warp stay neighbours in memory
 
 template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
@@ -241,21 +241,24 @@ namespace v7 {
 struct Math {
     static __device__ void eval(float x, float& y, float& d) {
         constexpr float LOG2E = 1.44269504088896341f;
-        // e = exp(-2z) / 4096. Without the division e would overflow, and y with it, while y is still a
-        // number that bfloat16 can hold (x near -10).
-        const float e = approx_exp2(fmaf(x, fmaf(x * x, float(-2 * A * B) * LOG2E, float(-2 * A) * LOG2E), -12.0f));
-        const float s = approx_reciprocal(e + 0x1p-12f) * 0x1p-12f;
-        // Beyond |x| = 16, s is 0 or 1 exactly; clamped factors keep 0 * inf away, so that the values
-        // at -inf and inf are the limits. A NaN passes through s.
+        // e = exp(-2z) / 2^20. Undivided, e would overflow near x = -10, where y and d are still numbers that
+        // bfloat16 can hold.
+        const float e = approx_exp2(fmaf(x, fmaf(x * x, float(-2 * A * B) * LOG2E, float(-2 * A) * LOG2E), -20.0f));
+        const float h = approx_reciprocal(e + 0x1p-20f);
+        const float s = h * 0x1p-20f;                // sigmoid(2z)
+        const float rest = fminf(e, 0x1p126f) * h;  // 1 - s, and not 0 * inf where s is 0
+        // Beyond |x| = 16, s is 0 or 1 to the last bit. Clamped there, x cannot overflow or meet an infinity
+        // as 0 * inf, and the values at -inf and inf are the limits. A NaN passes through s.
         const float t = fminf(fmaxf(x, -16.0f), 16.0f);
         y = fmaxf(x, -16.0f) * s;
-        d = s * fmaf(t * fmaf(t * t, float(6 * A * B), float(2 * A)), 1.0f - s, 1.0f);
+        d = s * fmaf(t * fmaf(t * t, float(6 * A * B), float(2 * A)), rest, 1.0f);
     }
     static __device__ void eval(double x, double& y, double& d) {
+        const double e = fmin(exp(-2 * A * x * (1 + B * x * x)), 1e300);
+        const double s = x == x ? 1 / (1 + e) : x;
         const double t = fmin(fmax(x, -40.0), 40.0);
-        const double s = 1.0 / (1.0 + exp(-2 * A * x * (1 + B * x * x)));
         y = fmax(x, -40.0) * s;
-        d = s * (1.0 + t * (2 * A) * (1 + 3 * B * t * t) * (1.0 - s));
+        d = s * (1 + t * (2 * A) * (1 + 3 * B * t * t) * (e * s));
     }
 };
 

@@ -39,9 +39,12 @@ def define(namespace: str, latest: int):
         _, ctx.version = inputs
         _, derivative = output
         ctx.mark_non_differentiable(derivative)
+        ctx.set_materialize_grads(False)  # or autograd would fill a tensor of zeros for it
         ctx.save_for_backward(derivative)
 
     def grad_from_derivative(ctx, grad, _):
+        if grad is None:
+            return None, None
         (derivative,) = ctx.saved_tensors
         return backward_saved(grad, derivative, ctx.version), None
 

@@ -37,7 +37,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # under, at and just over each, a long odd one that makes a grid-stride loop turn, none at all, and layouts.
 CASES = [
     *({"shape": (n,)} for n in (0, 1, 7, 8, 9, 127, 128, 129, 255, 256, 257, 2047, 2048, 2049, 4095, 4096, 4097)),
-    {"shape": (1_000_003,)},
+    {"shape": (400_009,)},
     {"shape": (3, 5, 7)},
     {"shape": ()},
     {"shape": (4096,), "layout": "offset"},
@@ -47,6 +47,9 @@ CASES = [
     {"shape": (65, 33), "layout": "strided"},
     {"shape": (17, 31), "layout": "expanded"},
 ]
+
+# How often the function can be differentiated, by its options.
+DIFFERENTIABLE = [({"save": "input"}, 2), ({"save": "derivative"}, 1)]
 
 # Inputs are normal with this standard deviation, clamped to +-LARGEST; gradients lie in [-2, 2].
 SPREAD, LARGEST = 2.5, 8.0
@@ -58,11 +61,12 @@ def tolerance(dtype, version):
     Half an ulp of a 16-bit result is the rounding of the store; the arithmetic before it, in float32, may add a
     hundredth. `absolute` is what float32 (or float64) arithmetic loses to cancellation: in 1 + tanh z for v1 to v5,
     whose error of 2^-24 is scaled by up to |x|/2 * dz/dx * |grad| = 4 * 7.7 * 2; with v7 it remains only near the zero
-    of the derivative, where 1 + x (1 - s) dz/dx cancels. v6 carries the hardware tanh's error of 2^-11 instead; it
+    of the derivative, where 1 + x (1 - s) dz/dx cancels. In float64 the reference itself is no better: autograd
+    forms 1 - s. v6 carries the hardware tanh's error of 2^-11 instead; it
     is there to be compared.
     """
     if dtype == torch.float64:
-        return 8, 1e-13 if version < 7 else 1e-15
+        return 8, 1e-13 if version < 7 else 3e-14
     ulps = 4 if dtype == torch.float32 else 0.51
     if version == 6:
         return ulps, 4 * 7.7 * 2 * 2.0**-11

@@ -7,18 +7,21 @@ The reference module of an operator (kernels/<name>/reference.py) says what ther
     CASES      [{"shape": (4097,), "layout": "offset"}, ...]
     SPREAD, LARGEST    inputs are normal with this spread, clamped to +-LARGEST
     tolerance(dtype, version) -> (ulps, absolute)
+    DIFFERENTIABLE     [({"save": "input"}, 2), ...]: options of the function, and how many times autograd goes
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any, Iterable, NamedTuple
 
 import torch
+from torch.autograd.gradcheck import GradcheckError
 
 from labkit import results
 from labkit.operator import Operator
-from labkit.ulp import error_in_ulp, spacing
+from labkit.precision import error_in_ulp, spacing
 
 GUARD = 64  # elements before and after an output; more than a vector, so that a store past the end lands in them
 
@@ -52,30 +55,50 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     versions = list(operator.versions if versions is None else versions)
     modes = list(reference.MODES if modes is None else modes)
     dtypes = list(reference.DTYPES if dtypes is None else dtypes)
-    found: dict[int, dict[str, Worst]] = {}
+    found = {version: {mode: Worst(0.0, 0.0) for mode in modes} for version in versions}
+    for mode, dtype in itertools.product(modes, dtypes):
+        for number, case in enumerate(reference.CASES):
+            given = _draw(reference, mode, dtype, operator.device, case, seed=number)
+            for version in versions:
+                found[version][mode] = max(found[version][mode], _check_case(operator, version, given))
     for version in versions:
-        found[version] = {}
-        for mode in modes:
-            worst = Worst(0.0, 0.0)
-            for dtype in dtypes:
-                for number, case in enumerate(reference.CASES):
-                    worst = max(worst, _check_case(operator, version, mode, dtype, case, seed=number))
-            found[version][mode] = worst
         if torch.float64 in dtypes:
             _check_gradients(operator, version)
         largest = max(worst.share for worst in found[version].values())
         outcome = (f"{len(modes)} modes x {len(dtypes)} dtypes x {len(reference.CASES)} cases right; largest error "
                    f"{largest:.0%} of the allowed")
-        print(f"{operator.name} v{version}  {operator.versions[version][:48]:<48}  {outcome}")
-        results.note("check", f"{operator.name} v{version}", outcome)
+        print(f"{operator.name} v{version}: {outcome}")
+        results.note("check", f"{operator.name} v{version}, {operator.versions[version]}", outcome)
     return found
 
 
-def _check_case(operator: Operator, version: int, mode: str, dtype: torch.dtype, case: dict, seed: int) -> Worst:
-    names, out_names, function = operator.reference.MODES[mode]
+class _Given(NamedTuple):
+    """One case of one mode and dtype: what every version gets, and what it must give."""
+
+    mode: str
+    case: dict
+    names: tuple
+    inputs: list
+    out_names: tuple
+    exact: tuple
+
+
+def _draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> _Given:
+    names, out_names, function = reference.MODES[mode]
+    generator = torch.Generator().manual_seed(seed)
+    inputs = []
+    for name in names:
+        spread, largest = (1.0, 2.0) if name == "grad" else (reference.SPREAD, reference.LARGEST)
+        values = torch.randn(case["shape"], generator=generator, dtype=torch.float64)
+        values = (values * spread).clamp(-largest, largest).to(dtype).to(device)
+        inputs.append(_laid_out(values, case.get("layout", "contiguous")))
+    return _Given(mode, case, names, inputs, out_names, function(*(t.double() for t in inputs)))
+
+
+def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
+    mode, case, names, inputs, out_names, exact = given
+    dtype = inputs[0].dtype
     where = f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, {case}"
-    inputs = _draw(operator.reference, names, dtype, operator.device, case, seed)
-    exact = function(*(t.double() for t in inputs))
     untouched = [_bits(t).clone() for t in inputs]
     allowed = operator.reference.tolerance(dtype, version)
 
@@ -102,17 +125,6 @@ def _check_case(operator: Operator, version: int, mode: str, dtype: torch.dtype,
         if not torch.equal(_bits(tensor), before):
             raise CheckFailed(f"{where}: changed its input {name}")
     return worst
-
-
-def _draw(reference: Any, names: tuple, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> list:
-    generator = torch.Generator().manual_seed(seed)
-    tensors = []
-    for name in names:
-        values = torch.randn(case["shape"], generator=generator, dtype=torch.float64)
-        spread, largest = (1.0, 2.0) if name == "grad" else (reference.SPREAD, reference.LARGEST)
-        values = (values * spread).clamp(-largest, largest).to(dtype).to(device)
-        tensors.append(_laid_out(values, case.get("layout", "contiguous")))
-    return tensors
 
 
 def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
@@ -201,10 +213,13 @@ def _check_gradients(operator: Operator, version: int) -> None:
     """The function's own gradients, as autograd sees them, against finite differences in float64."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 5, generator=generator, dtype=torch.float64).mul_(1.5).to(operator.device).requires_grad_()
-    for save in ("input", "derivative"):
+    for options, orders in operator.reference.DIFFERENTIABLE:
+        def function(x, options=options):
+            return operator(x, version=version, **options)
+
         try:
-            torch.autograd.gradcheck(lambda x: operator(x, save=save, version=version), x)
-            if save == "input":
-                torch.autograd.gradgradcheck(lambda x: operator(x, save=save, version=version), x)
-        except torch.autograd.gradcheck.GradcheckError as error:
-            raise CheckFailed(f"{operator.name} v{version}, save={save!r}: {error}") from None
+            torch.autograd.gradcheck(function, x)
+            if orders == 2:
+                torch.autograd.gradgradcheck(function, x)
+        except GradcheckError as error:
+            raise CheckFailed(f"{operator.name} v{version}, {options}: {error}") from None

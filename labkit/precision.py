@@ -48,35 +48,36 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
     function, on float64. title: what is computed, for the table's head. curve: the range of x for which the error is
     kept for a figure, as the largest in each of 180 bins, for the first of `dtypes`.
 
-    Returns the rows: variant, dtype, max_ulp, at (the input), nan (how many outputs are NaN). NaN outputs are counted
-    and not part of max_ulp. The values are exact, so they are shown for the backend at hand, whichever it is.
+    Returns the rows, one a variant, with three columns a dtype: the largest error in ULP, the input that has it, and
+    how many outputs are NaN (those are not part of the largest error). The values are exact, so they are shown for the
+    backend at hand, whichever it is.
     """
-    rows, series, edges = [], {}, torch.linspace(*curve, 181, dtype=torch.float64)
+    rows = {label: {"variant": label} for label in variants}
+    series, edges = {}, torch.linspace(*curve, 181, dtype=torch.float64)
     for dtype in dtypes:
         x = every_finite(dtype, machine.device())
         exact = reference(x.double())
+        short = str(dtype).removeprefix("torch.")
         for label, function in variants.items():
             out = function(x)
             if out.dtype != dtype or out.shape != x.shape:
                 raise ValueError(f"{label} gave {out.dtype} {tuple(out.shape)} for {dtype} {tuple(x.shape)}")
-            error = error_in_ulp(out, exact)
-            wrong = out.isnan()
-            worst = torch.where(wrong, -1.0, error).argmax()
-            rows.append({"variant": label, "dtype": str(dtype).removeprefix("torch."),
-                         "max_ulp": round(error[worst].item(), 4), "at": x[worst].item(), "nan": int(wrong.sum())})
+            nan = out.isnan()
+            error = torch.where(nan, 0.0, error_in_ulp(out, exact))
+            worst = error.argmax()
+            rows[label] |= {f"{short} ULP": round(error[worst].item(), 4), f"{short} at": x[worst].item(),
+                            f"{short} NaN": int(nan.sum())}
+            results.note("exact", f"{title}, {label}, {short}", f"at most {error[worst].item():.2f} ULP"
+                         + (f", NaN for {int(nan.sum())} inputs" if nan.any() else ""))
             if dtype == dtypes[0]:
-                series[label] = _largest_by_bin(x.double(), torch.where(wrong, 0.0, error), edges.to(x.device))
-    centres = ((edges[1:] + edges[:-1]) / 2).tolist()
-    columns = ["variant", "dtype", "max_ulp", "at", "nan"]
-    table = {"kind": "table", "title": title, "columns": columns, "rows": rows}
+                series[label] = _largest_by_bin(x.double(), error, edges.to(x.device))
+    table = {"kind": "table", "title": title, "columns": list(next(iter(rows.values()))), "rows": list(rows.values())}
     results.add(name, table)
+    centres = ((edges[1:] + edges[:-1]) / 2).tolist()
     results.add(f"{name}_curves", {"kind": "curve", "title": title, "x": {"label": "x", "values": centres},
-                                   "series": series})
-    for row in rows:
-        nan = f", NaN for {row['nan']} inputs" if row["nan"] else ""
-        results.note("exact", f"{title}, {row['variant']}, {row['dtype']}", f"at most {row['max_ulp']:.2f} ULP{nan}")
+                                   "y": {"label": "error in ULP", "scale": "log"}, "series": series})
     show_table(table)
-    return rows
+    return list(rows.values())
 
 
 def _largest_by_bin(x: torch.Tensor, error: torch.Tensor, edges: torch.Tensor) -> list[float]:

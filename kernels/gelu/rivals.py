@@ -1,0 +1,69 @@
+"""What a PyTorch user would run instead of our kernel: the alternatives that the labs measure beside it."""
+
+import functools
+import importlib.util
+import math
+
+import torch
+import torch.nn.functional as F
+
+from labkit.operator import python_part
+
+ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+def composed(x):
+    """GeLU written out in PyTorch operators, as the first GPT-2 and BERT implementations did."""
+    inner = ROOT_2_OVER_PI * (x + 0.044715 * torch.pow(x, 3.0))
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def native(x):
+    """PyTorch's own fused kernel."""
+    return F.gelu(x, approximate="tanh")
+
+
+def native_backward(grad, x):
+    """PyTorch's own fused backward kernel."""
+    return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
+
+
+@functools.cache
+def compiled():
+    """torch.compile of `composed`, specialised for the shape that it sees."""
+    return torch.compile(composed, fullgraph=True, dynamic=False)
+
+
+@functools.cache
+def triton():
+    """The module rivals_triton.py, with forward(x), backward(grad, x) and apply(x); None without Triton or a GPU."""
+    if importlib.util.find_spec("triton") is None or not torch.cuda.is_available():
+        return None
+    return python_part("gelu", "rivals_triton")
+
+
+def forward():
+    """{label: function of x}, those that this machine has."""
+    found = {"composed": composed, "torch.compile": compiled(), "F.gelu": native}
+    return found | ({"Triton": triton().forward} if triton() else {})
+
+
+def backward():
+    """{label: function of (grad, x)}. composed and torch.compile have no backward function to call by itself."""
+    found = {"F.gelu": native_backward}
+    return found | ({"Triton": triton().backward} if triton() else {})
+
+
+def training():
+    """{label: function of (x, grad)}: the forward pass and the gradient of x that autograd makes of it."""
+    found = {"composed": composed, "torch.compile": compiled(), "F.gelu": native}
+    found |= {"Triton": triton().apply} if triton() else {}
+    return {label: differentiated(function) for label, function in found.items()}
+
+
+def differentiated(function):
+    """A function of (x, grad) that runs `function` on x, then autograd's backward pass, and returns x's gradient."""
+    def both(x, grad):
+        return torch.autograd.grad(function(x), x, grad)[0]
+
+    return both

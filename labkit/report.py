@@ -1,0 +1,34 @@
+"""What a lab's reader sees of a table: HTML with a figure in a notebook, plain text in a terminal."""
+
+from __future__ import annotations
+
+from labkit import figures, machine, results
+
+
+def in_notebook() -> bool:
+    """Whether this Python runs the cells of a notebook."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    return hasattr(get_ipython(), "kernel")
+
+
+def here() -> str:
+    """Where this process computes, as a caption: the GPU with versions and day, or the CPU."""
+    if machine.backend() == "cuda":
+        return results.conditions(machine.gpu(), machine.versions(), results.today())
+    return f"the CPU (host backend), torch {machine.versions()['torch']}, {results.today()}"
+
+
+def show_table(table: dict, caption: str | None = None, figure: bool = False) -> None:
+    """Shows a "bench" or "table" record, with its figure where asked; by default the caption says where it ran."""
+    caption = caption or f"On {here()}"
+    plain = f"{table['title']}. {caption}.\n{figures.text_table(table)}"
+    if not in_notebook():
+        print(plain)
+        return
+    from IPython.display import display
+
+    page = figures.html_table(table, caption) + (figures.figure(table) if figure else "")
+    display({"text/html": page, "text/plain": plain}, raw=True)
