@@ -22,13 +22,15 @@ from pathlib import Path
 import torch
 
 from labkit import host, machine, results
-from labkit.operator import KERNELS, Operator, listed_versions, python_part, source_path
+from labkit.operator import REPOSITORY, Operator, kernels, listed_versions, python_part, source_path
 
-BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD", KERNELS.parent / "build"))
-INCLUDE = KERNELS / "include"
+BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 _CXX_FLAGS = ["-O1", "-std=c++20", "-DTORCH_TARGET_VERSION=0x0209000000000000"]
+
+# op.py counts as well: it registers gradients for the namespace of a build, and that can be done once.
+_SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
 
 _loaded: dict[str, Operator] = {}
 
@@ -96,7 +98,7 @@ def _target(backend: str) -> str:
 
 def _short(path: Path) -> str:
     with contextlib.suppress(ValueError):
-        return str(path.relative_to(KERNELS.parent))
+        return str(path.relative_to(REPOSITORY))
     return str(path)
 
 
@@ -114,9 +116,9 @@ def _flags(backend: str, version: int | None) -> tuple[list[str], list[str]]:
 
 def _key(name: str, backend: str, flags: list[str], salt: int) -> str:
     digest = hashlib.sha256()
-    folders = [KERNELS / name, INCLUDE, *([host.INCLUDE_DIR] if backend == "host" else [])]
-    for path in sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in (".cu", ".cuh", ".h", ".cpp")):
-        digest.update(path.relative_to(KERNELS).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    folders = [kernels() / name, kernels() / "include", *([host.INCLUDE_DIR] if backend == "host" else [])]
+    for path in sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     compiler = machine.nvcc_version() if backend == "cuda" else _cxx_version()
     digest.update(repr([flags, compiler, torch.__version__, sys.platform, salt]).encode())
     return digest.hexdigest()[:12]
@@ -153,7 +155,7 @@ def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[st
 def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[str], cuda_flags: list[str]) -> None:
     """Compiles and loads the library into this process."""
     source = source_path(name)
-    include = [str(INCLUDE), str(source.parent)]
+    include = [str(kernels() / "include"), str(source.parent)]
     if backend == "host":
         kernel = work / f"{source.name}.cpp"
         kernel.write_text(host.transform(source.read_text(encoding="utf-8"), str(source)), encoding="utf-8")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +13,12 @@ from typing import Any, Callable
 
 import torch
 
-KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def kernels() -> Path:
+    """The folder that operators live in: kernels/ of the repository, or what LABKIT_KERNELS names (a copy to edit)."""
+    return Path(os.environ.get("LABKIT_KERNELS") or REPOSITORY / "kernels")
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,9 @@ class Operator:
 
 def source_path(name: str) -> Path:
     """The .cu file of an operator; FileNotFoundError says which operators there are."""
-    path = KERNELS / name / f"{name}.cu"
+    path = kernels() / name / f"{name}.cu"
     if not path.is_file():
-        known = sorted(p.parent.name for p in KERNELS.glob("*/*.cu") if p.stem == p.parent.name)
+        known = sorted(p.parent.name for p in kernels().glob("*/*.cu") if p.stem == p.parent.name)
         raise FileNotFoundError(f"no operator {name!r}: {path} is not there (operators: {', '.join(known) or 'none'})")
     return path
 
@@ -71,8 +78,9 @@ def listed_versions(source: str) -> dict[int, str]:
 
 def python_part(name: str, part: str) -> ModuleType:
     """Runs kernels/<name>/<part>.py as it is on disk now and returns it as a module."""
-    path = KERNELS / name / f"{part}.py"
+    path = kernels() / name / f"{part}.py"
     spec = importlib.util.spec_from_file_location(f"kernels_{name}_{part}", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # torch.compile and pickle look a function's module up there
     spec.loader.exec_module(module)
     return module

@@ -254,11 +254,12 @@ struct Math {
         d = s * fmaf(t * fmaf(t * t, float(6 * A * B), float(2 * A)), rest, 1.0f);
     }
     static __device__ void eval(double x, double& y, double& d) {
-        const double e = fmin(exp(-2 * A * x * (1 + B * x * x)), 1e300);
-        const double s = x == x ? 1 / (1 + e) : x;
+        const double e = exp(-2 * A * x * (1 + B * x * x));
+        const double s = 1 / (1 + e);
+        const double rest = fmin(e, 1e300) * s;
         const double t = fmin(fmax(x, -40.0), 40.0);
         y = fmax(x, -40.0) * s;
-        d = s * (1 + t * (2 * A) * (1 + 3 * B * t * t) * (e * s));
+        d = s * (1 + t * (2 * A) * (1 + 3 * B * t * t) * rest);
     }
 };
 

@@ -45,6 +45,9 @@ def define(namespace: str, latest: int):
     def grad_from_derivative(ctx, grad, _):
         if grad is None:
             return None, None
+        if torch.is_grad_enabled():  # as under create_graph=True: what follows would be differentiated again
+            raise NotImplementedError('gelu: save="derivative" has no second gradient, since x is gone by then. '
+                                      'Use save="input" where you differentiate twice.')
         (derivative,) = ctx.saved_tensors
         return backward_saved(grad, derivative, ctx.version), None
 
@@ -61,11 +64,15 @@ def define(namespace: str, latest: int):
 
     torch.library.register_autograd(backward, second_grad, setup_context=keep_grad_and_input)
 
-    def refuse_second_grad(ctx, grad_grad):
-        raise NotImplementedError('gelu: save="derivative" has no second gradient, since x is gone by then. '
-                                  'Use save="input" where you differentiate twice.')
+    def keep_factors(ctx, inputs, output):
+        grad, derivative, ctx.version = inputs
+        ctx.save_for_backward(grad, derivative)
 
-    torch.library.register_autograd(backward_saved, refuse_second_grad)
+    def grad_of_product(ctx, grad_grad):
+        grad, derivative = ctx.saved_tensors
+        return backward_saved(grad_grad, derivative, ctx.version), backward_saved(grad_grad, grad, ctx.version), None
+
+    torch.library.register_autograd(backward_saved, grad_of_product, setup_context=keep_factors)
 
     def gelu(x, *, save="input", version=latest):
         """GeLU of x, elementwise: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).

@@ -1,0 +1,131 @@
+"""`labkit.load`: what counts as an edit, what is kept, what a compiler's error looks like. On the host backend."""
+
+import multiprocessing
+import os
+import shutil
+import time
+
+import pytest
+import torch
+
+import labkit
+from labkit import build, operator
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own."""
+    copy = tmp_path / "kernels"
+    shutil.copytree(operator.kernels(), copy)
+    with open(copy / "gelu" / "gelu.cu", "a") as source:
+        source.write(f"// {tmp_path}\n")  # no other test has loaded this one
+    monkeypatch.setenv("LABKIT_KERNELS", str(copy))
+    monkeypatch.setenv("LABKIT_BACKEND", "host")
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "build")
+    return copy
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_an_edit_of_source_or_header_is_a_new_build_beside_the_old(kernels):
+    x = torch.tensor([1.0])
+    first = labkit.load("gelu", version=1)
+    assert labkit.load("gelu", version=1) is first
+
+    edit(kernels / "gelu" / "gelu.cu", "y = F(0.5) * x * (1 + t);", "y = F(0.5) * x * (1 + t) + 1;")
+    second = labkit.load("gelu", version=1)
+    assert second(x).item() == pytest.approx(first(x).item() + 1)
+
+    edit(kernels / "include" / "element.cuh", "float to_compute(float v) { return v; }",
+         "float to_compute(float v) { return v + 1; }")
+    third = labkit.load("gelu", version=1)
+    assert third(x).item() == pytest.approx(first(x + 1).item() + 1)
+    assert len({op.namespace for op in (first, second, third)}) == 3
+
+
+def test_edited_python_parts_take_effect(kernels):
+    labkit.load("gelu", version=1)
+    edit(kernels / "gelu" / "op.py", "gelu: save is", "gelu: save was")
+    edit(kernels / "gelu" / "reference.py", "SPREAD, LARGEST = 2.5, 8.0", "SPREAD, LARGEST = 1.0, 8.0")
+    gelu = labkit.load("gelu", version=1)
+    with pytest.raises(ValueError, match="save was"):
+        gelu(torch.ones(1), save="")
+    assert gelu.reference.SPREAD == 1.0
+
+
+def test_a_kept_build_is_loaded_without_a_compiler(kernels, monkeypatch, capsys):
+    labkit.load("gelu", version=1)
+    # another process, since a library registers its operators once
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        said, seconds = pool.apply(_load_without_compiler, (str(build.BUILD_ROOT),))
+    assert "found built" in said and seconds < 5
+
+
+def _load_without_compiler(root):
+    import contextlib
+    import io
+    from pathlib import Path
+
+    os.environ["MAX_JOBS"] = "0"  # ninja would refuse
+    build.BUILD_ROOT = Path(root)
+    said, start = io.StringIO(), time.perf_counter()
+    with contextlib.redirect_stdout(said):
+        operator = labkit.load("gelu", version=1)
+        assert operator(torch.ones(3)).shape == (3,)
+    return said.getvalue(), time.perf_counter() - start
+
+
+def test_what_a_killed_build_left_does_not_stop_the_next(kernels):
+    key = build._key("gelu", "host", sum(build._flags("host", 1), []), 0)
+    left = build.BUILD_ROOT / "gelu" / f"host-{key}.work"
+    left.mkdir(parents=True)
+    (left / "lock").touch()  # torch's own lock file, which it would wait for
+    (left / f"gelu_{key}.so").write_bytes(b"half a library")
+    assert labkit.load("gelu", version=1)(torch.ones(2)).shape == (2,)
+    assert not left.exists()
+
+
+def test_a_compile_error_names_file_and_line_first_and_can_be_mended(kernels):
+    source = kernels / "gelu" / "gelu.cu"
+    line = source.read_text().splitlines().index("namespace v1 {") + 2
+    edit(source, "namespace v1 {", "namespace v1 {\nthis_is_no_type broken;")
+    with pytest.raises(build.BuildError) as failed:
+        labkit.load("gelu", version=1)
+    first = str(failed.value).splitlines()[0]
+    assert f"gelu.cu:{line}" in first and "this_is_no_type" in first
+    edit(source, "this_is_no_type broken;", "")
+    assert labkit.load("gelu", version=1)(torch.ones(2)).shape == (2,)
+
+
+def test_a_kernel_that_the_host_backend_refuses_is_named_with_its_line(kernels):
+    source = kernels / "gelu" / "gelu.cu"
+    edit(source, "    if (i < n) one_element<Mode, T>(a, i);", "    __nanosleep(10);\n    if (i < n) one_element<Mode, T>(a, i);")
+    line = next(i for i, text in enumerate(source.read_text().splitlines(), 1) if "__nanosleep" in text)
+    with pytest.raises(RuntimeError, match=rf"gelu.cu:{line}.*__nanosleep"):
+        labkit.load("gelu", version=1)
+
+
+def test_unknown_names_and_versions_say_what_there_is():
+    with pytest.raises(FileNotFoundError, match="no operator 'relu'.*operators: gelu"):
+        labkit.load("relu")
+    with pytest.raises(ValueError, match="version is 99; gelu.cu lists 1, 2"):
+        labkit.load("gelu", version=99)
+
+
+def test_rebuild_compiles_again_and_is_reported(kernels, capsys):
+    first = labkit.load("gelu", version=7)
+    second = labkit.load("gelu", version=7, rebuild=True)
+    assert first.namespace != second.namespace and list(second.versions) == [7]
+    assert capsys.readouterr().out.count("version 7 built for the CPU") == 2
+
+
+def test_building_with_the_environment_not_activated(kernels, monkeypatch):
+    # ninja lies beside the running Python, not on the PATH of a shell that did not activate the environment.
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert labkit.load("gelu", version=2)(torch.ones(2)).shape == (2,)
+    assert os.environ["PATH"] == "/usr/bin:/bin"

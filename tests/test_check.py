@@ -1,0 +1,79 @@
+"""`labkit.check` must reject wrong kernels: each mutant is the GeLU operator with one fault that people ship."""
+
+import dataclasses
+import shutil
+
+import pytest
+import torch
+
+import labkit
+from labkit import operator
+from labkit.checking import CheckFailed
+
+# Those that store out of bounds spare n = 1, the first launch that `load` makes, where nothing guards the memory.
+# name: (file, what stands there, what the mutant has instead, modes to run, what the failure says)
+MUTANTS = {
+    "stores nothing": ("gelu/gelu.cu", "store_vec(a.out[k] + i * Vec<T>::SIZE, out[k]);", ";", ["forward"],
+                       "elements are wrong"),
+    "does the first half": ("gelu/gelu.cu", "if (i < n / Vec<T>::SIZE) {", "if (i < n / Vec<T>::SIZE / 2) {", ["forward"],
+                            "elements are wrong"),
+    "skips the tail": ("gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", ["forward"],
+                       "elements are wrong"),
+    "stores one past the end": ("gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x < rest + (n > 1))", ["forward"],
+                                "wrote outside of y"),
+    "stores before the start": ("gelu/gelu.cu", "rest_after_vectors<Mode, T>(a, n);\n}",
+                                "rest_after_vectors<Mode, T>(a, n);\n    if (n > 1 && i == 0) a.out[0][-1] = a.out[0][0];\n}",
+                                ["forward"], "wrote outside of y"),
+    "changes its input": ("gelu/gelu.cu", "rest_after_vectors<Mode, T>(a, n);\n}",
+                          "rest_after_vectors<Mode, T>(a, n);\n    if (i == 1) const_cast<T*>(a.in[0])[0] = a.out[0][0];\n}",
+                          ["forward"], "changed its input x"),
+    "erf for tanh": ("gelu/gelu.cu", "return tanhf(z);", "return erff(z / 1.1283791671f);", ["forward"],
+                     "elements are wrong"),
+    "wrong gradient scale": ("gelu/gelu.cu", "(1 + F(3 * B) * u)", "(1 + F(B) * u)", ["backward"], "elements are wrong"),
+    "squares in half precision": ("gelu/gelu.cu", "const F u = x * x;", "const F u = F(__half2float(__float2half_rn(float(x * x))));",
+                                  ["forward"], "elements are wrong"),
+    "ignores strides": ("include/torch_op.h", "    if (is_dense(t)) return t;\n    return copy_in_order_of(t, t);",
+                        "    return t;", ["forward"], "strides|elements are wrong"),
+    "ignores the gradient's layout": ("include/torch_op.h", "if (is_dense(t) && same_order(t, like)) return t;",
+                                      "if (t.numel() >= 0) return t;", ["backward"], "strides|elements are wrong"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_rejected(name, tmp_path, monkeypatch):
+    file, there, instead, modes, says = MUTANTS[name]
+    gelu = mutated(tmp_path, monkeypatch, file, there, instead)
+    with pytest.raises((CheckFailed, RuntimeError), match=says):
+        labkit.check(gelu, modes=modes)
+
+
+def test_the_original_passes_from_the_same_place(tmp_path, monkeypatch):
+    labkit.check(mutated(tmp_path, monkeypatch, "gelu/gelu.cu", "", ""), modes=["forward", "backward"])
+
+
+def mutated(tmp_path, monkeypatch, file, there, instead):
+    """The GeLU operator, version 4 alone, from a copy of kernels/ in which the first `there` of `file` is replaced."""
+    kernels = tmp_path / "kernels"
+    shutil.copytree(operator.kernels(), kernels)
+    text = (kernels / file).read_text()
+    assert there in text, f"the mutant does not fit {file} any more: it lacks {there!r}"
+    place = text.index(there, text.index("namespace v4 {") if "rest_after_vectors<Mode, T>(a, n);" in there else 0)
+    (kernels / file).write_text(text[:place] + instead + text[place + len(there):])
+    monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
+    return labkit.load("gelu", version=4)
+
+
+def test_a_failure_names_place_input_and_both_values():
+    gelu = labkit.load("gelu")
+
+    class Shifted:  # a reference that is off by 0.25
+        MODES = {"forward": (("x",), ("y",), lambda x: (gelu.reference.gelu(x) + 0.25,))}
+        CASES, SPREAD, LARGEST, DIFFERENTIABLE = [{"shape": (2, 3)}], 1.0, 2.0, []
+        DTYPES, tolerance = (torch.float32,), staticmethod(gelu.reference.tolerance)
+
+    with pytest.raises(CheckFailed) as failed:
+        labkit.check(dataclasses.replace(gelu, reference=Shifted), versions=[7])
+    message = str(failed.value)
+    assert "gelu v7 forward, float32, {'shape': (2, 3)}: y" in message
+    assert "6 of 6 elements are wrong" in message
+    assert "at [0, 0]: x = " in message and "got " in message and "reference " in message
