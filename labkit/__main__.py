@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit import setup
+if sys.version_info < (3, 10):  # before labkit's own imports, which older ones cannot read
+    sys.exit(f"Python 3.10 or newer is needed, and this is {sys.version.split()[0]} ({sys.executable}). "
+             "Name a newer one: make labs PYTHON=python3.12")
+
+from labkit import setup  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CACHES = ("__pycache__", ".pytest_cache", ".hypothesis")
@@ -80,9 +84,9 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
 
             return labs.run(options.names, save=options.save)
         if options.command == "doctor":
-            from labkit import doctor
+            from labkit.doctor import doctor
 
-            return 1 if any(finding.state == "fail" for finding in doctor.doctor()) else 0
+            return 1 if any(finding.state == "fail" for finding in doctor()) else 0
         if options.command == "book":
             return book()
         if options.command == "lab":

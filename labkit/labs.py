@@ -77,16 +77,17 @@ def run(names: list[str], save: bool = False, console: Console | None = None) ->
         try:
             _run_one(path, log, save, console)
         except LabFailed as error:
-            failures[path.stem] = str(error).splitlines()[0]
+            failures[path.stem] = f"failed: {str(error).splitlines()[0]}"
             console.print(f"[red]{escape(path.stem)} failed: {escape(str(error))}", highlight=False)
         except KeyboardInterrupt:
             interrupted = True
+            failures[path.stem] = "interrupted"
             console.print(f"[red]Interrupted in {escape(path.stem)}; the labs after it did not run.")
         seconds[path.stem] = time.monotonic() - lab_begun
         if interrupted:
             break
     console.print(_closing_table(log, failures, seconds))
-    console.print(f"{len(seconds) - len(failures) - interrupted} of {len(paths)} labs ran to their end in "
+    console.print(f"{len(seconds) - len(failures)} of {len(paths)} labs ran to their end in "
                   f"{time.monotonic() - begun:.0f} s; executed copies: {escape(str(EXECUTED))}", highlight=False)
     return 130 if interrupted else 1 if failures else 0
 
@@ -187,6 +188,6 @@ def _closing_table(log: Path, failures: dict[str, str], seconds: dict[str, float
         entry = json.loads(line)
         table.add_row(*(escape(str(entry[key] or "")) for key in ("lab", "kind", "name", "outcome", "backend")))
     for lab, took in seconds.items():
-        outcome = f"[red]failed: {escape(failures[lab])}" if lab in failures else f"{took:.1f} s"
+        outcome = f"[red]{escape(failures[lab])}" if lab in failures else f"{took:.1f} s"
         table.add_row(escape(lab), "run", "top to bottom", outcome, "")
     return table

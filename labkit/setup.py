@@ -25,7 +25,6 @@ from labkit.pip import SetupError, pip_install
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VENV = REPOSITORY / ".venv"
-OLDEST_PYTHON = (3, 10)
 TOOLKIT_EXTRAS = "nvcc,nvvm,crt,cudart,cccl"  # with nvcc alone the parts drift to another release, and fail
 
 
@@ -36,7 +35,7 @@ def ensure() -> Path:
     """
     if _up_to_date():
         return _python()
-    _check_machine()
+    _check_compiler()
     with _one_at_a_time():
         if not _up_to_date():  # another set-up may have done it while this one waited
             _install()
@@ -154,11 +153,7 @@ def _make_venv() -> None:
         raise SetupError(f"`{base} -m {module} {VENV}` failed: {' '.join(done.stdout.split())[-400:]}")
 
 
-def _check_machine() -> None:
-    if sys.version_info < OLDEST_PYTHON:
-        wanted, seen = ".".join(map(str, OLDEST_PYTHON)), ".".join(map(str, sys.version_info[:3]))
-        raise SetupError(f"Python {wanted} or newer is needed, and this is {seen} ({sys.executable}). "
-                         "Name a newer one: make labs PYTHON=python3.12")
+def _check_compiler() -> None:
     if machine.find_cxx() is None:
         named = f"CXX names {os.environ['CXX']!r}, which is not there" if os.environ.get("CXX") else "none is there"
         raise SetupError(f"a C++ compiler is needed, and {named}. On Debian or Ubuntu: sudo apt install g++; "
