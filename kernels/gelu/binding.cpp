@@ -97,7 +97,7 @@ static Tensor backward_saved(Tensor grad, Tensor derivative, int64_t version) {
     return grad_x;
 }
 
-STABLE_TORCH_LIBRARY(NAMESPACE, m) {
+OP_LIBRARY(NAMESPACE, m) {
     m.def("forward(Tensor x, int version) -> Tensor");
     m.def("forward_derivative(Tensor x, int version) -> (Tensor, Tensor)");
     m.def("backward(Tensor grad, Tensor x, int version) -> Tensor");
@@ -109,7 +109,7 @@ STABLE_TORCH_LIBRARY(NAMESPACE, m) {
 }
 
 // For every device, so that a tensor on the wrong one gets our message and not the dispatcher's.
-STABLE_TORCH_LIBRARY_IMPL(NAMESPACE, CompositeExplicitAutograd, m) {
+OP_LIBRARY_IMPL(NAMESPACE, CompositeExplicitAutograd, m) {
     m.impl("forward", OP_BOX(forward));
     m.impl("forward_derivative", OP_BOX(forward_derivative));
     m.impl("backward", OP_BOX(backward));

