@@ -25,6 +25,10 @@ class SetupError(RuntimeError):
     """Something that the book needs can't be installed; the text names it and says what to do."""
 
 
+class Killed(SetupError):
+    """pip itself was ended from outside (no memory left, say) and could not put things back."""
+
+
 def pip_install(*arguments: str, python: Path, folder: Path, log: Path) -> None:
     """`python -m pip install ARGUMENTS`, run in `folder`; all that pip prints is appended to the file `log`.
 
@@ -48,7 +52,8 @@ def pip_install(*arguments: str, python: Path, folder: Path, log: Path) -> None:
                         errors.append(line.strip())
             if process.returncode:
                 progress.end()
-                raise SetupError(_explain(errors, process.returncode, log))
+                kind = Killed if process.returncode < 0 else SetupError
+                raise kind(_explain(errors, process.returncode, log))
     progress.end()
 
 

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 from labkit import machine
-from labkit.pip import SetupError, pip_install
+from labkit.pip import Killed, SetupError, pip_install
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VENV = REPOSITORY / ".venv"
@@ -91,6 +91,8 @@ def _install() -> None:
             _make_venv()
         _pip("--editable", ".")
         _install_toolkit()
+    except Killed:
+        raise  # what it leaves is half-made, as the marker says
     except SetupError:
         # pip gave up in an orderly way, so an environment that worked still does: the next run need not remake it.
         if made:

@@ -1,0 +1,166 @@
+"""The doctor on made-up machines: whatever is wrong is named, with one thing to do about it."""
+
+import builtins
+import importlib
+import importlib.util
+import os
+import shutil
+import time
+
+import pytest
+
+from labkit import machine
+
+doctor = importlib.import_module("labkit.doctor")  # `labkit.doctor` is the function
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Pretend that this machine has a GPU, a driver, an nvcc and a torch for the CUDA versions named."""
+
+    def machine_with(gpu=False, driver=None, cuda=None, nvcc=None):
+        seen = {"name": "NVIDIA T4", "capability": "7.5", "sms": 40, "memory_gib": 14.6, "l2_mib": 4.0}
+        monkeypatch.setattr(machine, "gpu", lambda: seen if gpu else None)
+        monkeypatch.setattr(machine, "driver", lambda: driver)
+        monkeypatch.setattr(machine, "versions", lambda: {"cuda": cuda})
+        monkeypatch.setattr(machine, "find_nvcc", lambda: nvcc and "/opt/nvcc")
+        monkeypatch.setattr(machine, "nvcc_version", lambda: nvcc if nvcc != "broken" else None)
+
+    return machine_with
+
+
+def stub(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def states(findings):
+    return {finding.what: finding.state for finding in findings}
+
+
+def test_this_machine_is_looked_over_in_a_few_seconds(capsys):
+    begun = time.monotonic()
+    findings = doctor.doctor()
+    assert time.monotonic() - begun < 5
+    said = capsys.readouterr().out
+    for finding in findings:
+        assert finding.what in said and finding.state in ("ok", "warn", "fail")
+        assert bool(finding.advice) == (finding.state != "ok"), finding
+
+
+def test_without_rich_the_same_is_printed_plainly(monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
+    doctor._print([doctor.Finding("ninja", "fail", "not on PATH", "install it")])
+    assert capsys.readouterr().out == "fail  ninja: not on PATH\n      do: install it\n"
+
+
+def test_a_machine_without_a_gpu_has_nothing_wrong_with_it(pretend, monkeypatch, tmp_path):
+    pretend()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for look in (doctor.gpu, doctor.nvcc, doctor.nsight_compute):
+        assert look().state == "ok", look()
+    assert "host backend" in doctor.gpu().seen
+
+
+@pytest.mark.parametrize("script, state, seen", [
+    ("echo 'c++ 99'", "ok", "c++ 99"),
+    ("case $1 in --version) echo 'c++ 4.8';; *) exit 1;; esac", "fail", "does not compile C++20"),
+    ("exit 1", "fail", "does not compile C++20")])
+def test_the_compiler_is_tried(monkeypatch, tmp_path, script, state, seen):
+    monkeypatch.setenv("CXX", stub(tmp_path, "cxx", script))
+    finding = doctor.compiler()
+    assert finding.state == state and seen in finding.seen
+
+
+def test_a_missing_compiler_is_a_failure_with_the_package_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert doctor.compiler().state == "fail" and "apt install g++" in doctor.compiler().advice
+    monkeypatch.setenv("CXX", "g++-99")
+    assert "CXX=g++-99 is not there" in doctor.compiler().seen
+
+
+@pytest.mark.parametrize("cuda, seen, advice", [
+    (None, "torch is a build without CUDA", "CUDA build of torch"),
+    ("13.0", "torch (CUDA 13.0) does not see a GPU", "update the driver")])
+def test_a_gpu_that_torch_does_not_see_is_a_warning(pretend, cuda, seen, advice):
+    pretend(driver="570.10", cuda=cuda)
+    finding = doctor.gpu()
+    assert finding.state == "warn" and seen in finding.seen and advice in finding.advice
+
+
+@pytest.mark.parametrize("gpu, cuda, nvcc, state", [
+    (True, "13.0", "13.2.10", "ok"), (True, "13.0", "12.8.93", "fail"), (False, "13.0", "12.8.93", "warn"),
+    (True, "13.0", None, "warn"), (True, "13.0", "broken", "fail"), (False, None, "13.0.88", "ok")])
+def test_nvcc_must_be_of_the_major_version_of_torchs_cuda(pretend, gpu, cuda, nvcc, state):
+    pretend(gpu=gpu, driver="580.1", cuda=cuda, nvcc=nvcc)
+    assert doctor.nvcc().state == state
+
+
+def test_ninja_that_is_missing_or_broken_is_a_failure(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor.ninja().state == "fail"
+    stub(tmp_path, "ninja", "exit 1")
+    assert doctor.ninja().state == "fail"
+    stub(tmp_path, "ninja", "echo 1.13.0")
+    assert doctor.ninja() == doctor.Finding("ninja", "ok", f"1.13.0 at {tmp_path / 'ninja'}")
+
+
+@pytest.mark.parametrize("free, state", [(100, "ok"), (2, "warn"), (0.1, "fail")])
+def test_disk_space(monkeypatch, free, state):
+    usage = shutil.disk_usage("/")._replace(free=int(free * 2**30))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert doctor.disk().state == state
+
+
+def test_a_build_folder_that_cannot_be_written_is_a_failure(monkeypatch, tmp_path):
+    (tmp_path / "build").touch()  # a file in its place; permissions would not stop root
+    monkeypatch.setattr(doctor, "REPOSITORY", tmp_path)
+    assert doctor.build_folder().state == "fail"
+    (tmp_path / "build").unlink()
+    assert doctor.build_folder().state == "ok"
+
+
+@pytest.mark.parametrize("parameters, user, state", [
+    ("RmProfilingAdminOnly: 1\n", 1000, "warn"), ("RmProfilingAdminOnly: 0\n", 1000, "ok"),
+    ("RmProfilingAdminOnly: 1\n", 0, "ok"), (None, 1000, "ok")])
+def test_counters_that_only_administrators_may_read(pretend, monkeypatch, tmp_path, parameters, user, state):
+    pretend(gpu=True, driver="580.1", cuda="13.0")
+    stub(tmp_path, "ncu", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(doctor, "DRIVER_PARAMETERS", tmp_path / "params")
+    if parameters:
+        (tmp_path / "params").write_text(f"EnableMSI: 1\n{parameters}")
+    assert doctor.nsight_compute().state == state
+
+
+def test_packages_outside_the_ranges_of_the_requirements_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "REPOSITORY", tmp_path)
+    (tmp_path / "requirements.txt").write_text("# why\ntorch>=2\nrich>=999  # new\nnot-a-package\n"
+                                               "also-not; sys_platform == 'plan9'\n")
+    finding = doctor.packages()
+    assert finding.state == "warn" and "rich " in finding.seen and "not-a-package missing" in finding.seen
+    assert "also-not" not in finding.seen and "torch 2" in finding.seen
+
+
+def test_a_python_without_torch_is_a_failure_and_nothing_imports_it(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    real = builtins.__import__
+
+    def refuse(name, *arguments, **keywords):
+        assert name.split(".")[0] not in ("torch", "packaging"), name
+        return real(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert doctor.packages().state == "fail"
+
+
+@pytest.mark.parametrize("missing, state", [("nbclient", "fail"), ("jupyter_book", "warn")])
+def test_what_runs_the_labs_is_needed_and_the_book_is_not(monkeypatch, missing, state):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    assert doctor.jupyter().state == state

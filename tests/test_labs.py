@@ -1,0 +1,130 @@
+"""The runner of labs, on small notebooks in a temporary folder."""
+
+import io
+import os
+import re
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from rich.console import Console
+
+from labkit import labs
+
+NOTE = """\
+import json, os
+entry = {"lab": "01_good", "kind": "check", "name": "gelu [v1]", "outcome": "26 cases right", "backend": "host"}
+with open(os.environ["LABKIT_LOG"], "a") as file:
+    file.write(json.dumps(entry) + "\\n")
+print("noted by", __import__("labkit").__name__)
+"""
+
+
+class Stage:
+    """A folder of labs; `run` returns the exit status and keeps what was printed in `said`."""
+
+    def __init__(self, folder):
+        self.labs, self.executed, self.said = folder / "labs", folder / "build" / "labs", ""
+
+    def add(self, name, *cells):
+        notebook = new_notebook(cells=[new_markdown_cell("# A lab"), *map(new_code_cell, cells)])
+        notebook.metadata.kernelspec = {"name": "a kernel that is not registered here", "display_name": "?"}
+        nbformat.write(notebook, self.labs / f"{name}.ipynb")
+
+    def run(self, *names, save=False):
+        text = io.StringIO()
+        status = labs.run(list(names), save=save, console=Console(file=text, width=200))
+        self.said = text.getvalue()
+        return status
+
+    def contents(self):
+        return {path.name: path.read_bytes() for path in self.labs.iterdir()}
+
+
+@pytest.fixture
+def stage(monkeypatch, tmp_path):
+    folder = tmp_path / "dépôt avec espaces"
+    stage = Stage(folder)
+    stage.labs.mkdir(parents=True)
+    monkeypatch.setattr(labs, "LABS", stage.labs)
+    monkeypatch.setattr(labs, "EXECUTED", stage.executed)
+    return stage
+
+
+def texts(path):
+    """What the cells of the notebook at `path` printed."""
+    cells = nbformat.read(path, as_version=4).cells
+    return "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", []))
+
+
+def test_a_lab_runs_beside_its_own_files_and_leaves_its_notebook_alone(stage):
+    stage.add("01_good", NOTE, "import pathlib; print(pathlib.Path.cwd().name)")
+    before = stage.contents()
+    assert stage.run() == 0
+    assert stage.contents() == before
+    assert texts(stage.executed / "01_good.ipynb") == "noted by labkit\nlabs\n"
+    assert re.search(r"01_good +check +gelu \[v1\] +26 cases right +host", stage.said)
+    assert re.search(r"01_good +run +top to bottom +\d+\.\d s", stage.said)
+    assert "1 of 1 labs ran to their end" in stage.said
+
+
+def test_save_writes_the_outputs_back_and_nothing_of_the_clock(stage):
+    stage.add("01_good", "print('seen')")
+    assert stage.run("01", save=True) == 0
+    assert texts(stage.labs / "01_good.ipynb") == "seen\n"
+    once = stage.contents()
+    assert stage.run("01", save=True) == 0
+    assert stage.contents() == once  # so that a commit shows only what changed
+
+
+def test_a_failed_cell_is_told_and_the_other_labs_still_run(stage):
+    stage.add("01_bad", "", "ready = True", "def third():\n    raise ValueError('no [such] thing')\nthird()", "print('x')")
+    stage.add("02_crash", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    stage.add("03_good", "print('seen')")
+    before = stage.contents()
+    assert stage.run(save=True) == 1
+    assert "01_bad failed: cell 2 of 3: ValueError: no [such] thing" in stage.said
+    assert "----> 3 third()" in stage.said
+    assert "02_crash failed: cell 1 of 1: its Python process ended" in stage.said
+    assert "1 of 3 labs ran to their end" in stage.said
+    assert texts(stage.executed / "03_good.ipynb") == "seen\n"
+    assert (stage.executed / "01_bad.ipynb").exists()
+    after = stage.contents()
+    assert {name for name in before if before[name] != after[name]} == {"03_good.ipynb"}  # no failed run is saved
+    assert set(after) == set(before)
+
+
+def test_a_cell_without_end_is_ended(stage, monkeypatch):
+    monkeypatch.setattr(labs, "CELL_TIMEOUT", 1)
+    stage.add("01_slow", "import time; time.sleep(60)")
+    assert stage.run() == 1
+    assert "cell 1 of 1: it ran for over 1 s" in stage.said
+
+
+def test_an_interruption_ends_the_kernel_and_the_labs_after_it(stage):
+    stage.add("01_long", "import os, pathlib, signal, time\npathlib.Path('kernel').write_text(str(os.getpid()))\n"
+                         "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)")
+    stage.add("02_after", "1")
+    assert stage.run() == 130
+    assert "Interrupted in 01_long" in stage.said and not (stage.executed / "02_after.ipynb").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((stage.labs / "kernel").read_text()), 0)
+
+
+@pytest.mark.parametrize("name", ["02", "02_second", "labs/02_second.ipynb"])
+def test_a_lab_goes_by_its_number_its_name_or_its_path(stage, name):
+    stage.add("01_first", "1")
+    stage.add("02_second", "1")
+    assert labs.select([name]) == [stage.labs / "02_second.ipynb"]
+    assert [path.stem for path in labs.select([])] == ["01_first", "02_second"]
+
+
+def test_a_name_that_no_lab_has_is_told_with_those_that_there_are(stage):
+    stage.add("01_first", "1")
+    assert stage.run("07") == 2
+    assert "no lab '07'; there are: 01_first" in stage.said and not stage.executed.exists()
+
+
+def test_an_empty_folder_is_told(stage):
+    assert stage.run() == 0
+    assert "There is no lab yet" in stage.said

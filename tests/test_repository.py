@@ -1,0 +1,90 @@
+"""What holds for the repository as a whole: its papers name real commands, and its files keep to the house rules."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from labkit import __main__ as command_line
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+COMMANDS = {"setup", "labs", "lab", "test", "book", "doctor", "clean"}
+LONGEST = 400  # lines of a source file that still fits in a head
+
+
+def tracked() -> dict[str, str]:
+    """The text of each file under version control that is there, by its path."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    texts = {}
+    for name in filter(None, listed.stdout.split("\0")):
+        path = REPOSITORY / name
+        if path.is_file() and path.suffix not in (".png", ".ico", ".woff2", ".gz"):
+            texts[name] = path.read_text(encoding="utf-8")
+    return texts
+
+
+def places(pattern: str, texts: dict[str, str]) -> list[str]:
+    """Each match as "file:line: match"."""
+    return [f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+            for name, text in texts.items() for match in re.finditer(pattern, text)]
+
+
+def test_nothing_is_left_to_do():
+    assert places(r"\b(TO[D]O|FIX[M]E|XX[X])\b", tracked()) == []
+
+
+def test_no_path_of_one_persons_machine():
+    assert places(r"(?<![\w.])/(home|Users|root|work|mnt)/[\w.]+", tracked()) == []
+
+
+def test_no_package_index_is_named():
+    assert places(r"\b(pypi|pythonhosted|npmjs|anaconda|download\.pytorch|debian)\.(org|com)\b", tracked()) == []
+
+
+def test_source_files_fit_in_a_head():
+    sources = {name: text.count("\n") for name, text in tracked().items()
+               if Path(name).suffix in (".py", ".cu", ".cuh", ".h", ".cpp")}
+    assert {name: lines for name, lines in sources.items() if lines > LONGEST} == {}
+
+
+def test_requirements_name_what_the_set_up_and_the_book_rest_on():
+    lines = (REPOSITORY / "requirements.txt").read_text().splitlines()
+    ranges = dict(re.match(r"([\w-]+)(.*)", line).groups() for line in lines if line and not line.startswith("#"))
+    assert {"torch", "ninja", "nbclient", "ipykernel", "jupyterlab", "jupyter-book", "rich", "pytest"} <= set(ranges)
+    assert "<2" in ranges["jupyter-book"] and ">=2.9" in ranges["torch"]
+    assert "sys_platform" in ranges[next(name for name in ranges if name.startswith("cupy"))]  # none for a Mac
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_make_runs_the_command_of_the_same_name(name):
+    shown = subprocess.run(["make", "-n", name, "PYTHON=some python"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert shown.stdout.split() == ["some", "python", "-m", "labkit", name], shown.stderr
+    assert command_line._parse([name])[0].command == name
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_commands_that_a_page_names_exist(page):
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    targets = re.findall(r"(?:`|    )(?:LABKIT_\w+=\w+ )?make (\w+)", text)
+    calls = re.findall(r"python3 -m labkit ([^`\n]+)", text)
+    assert targets and calls
+    assert set(targets) <= COMMANDS
+    for call in calls:
+        command_line._parse(call.split())
+
+
+def test_the_readme_links_to_what_is_there():
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"^\| `([\w.]+/)`", text, re.MULTILINE)
+    assert len(links) > 5
+    assert [link for link in links if not (REPOSITORY / link).exists()] == []
+
+
+def test_ci_runs_the_labs_the_book_and_last_the_tests():
+    script = REPOSITORY / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    lines = [line for line in script.read_text().splitlines() if line.startswith("make ")]
+    assert lines == ["make labs", "make book", "make test"] and "set -euo pipefail" in script.read_text()

@@ -1,0 +1,303 @@
+"""The set-up and the command line, with pip and the making of environments replaced by stand-ins."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import __main__ as command_line
+from labkit import pip, setup
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+class Stage:
+    """A repository in a temporary folder. `steps` lists what the set-up did; `fails` makes pip raise it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.venv = folder, folder / ".venv"
+        self.steps: list[str] = []
+        self.fails: Exception | None = None
+        (folder / "requirements.txt").write_text("torch\n")
+
+    def make_venv(self) -> None:
+        self.steps.append("venv")
+        python = self.venv / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text("#!/bin/sh\necho 3.11\n")
+        python.chmod(0o755)
+
+    def pip(self, *arguments: str) -> None:
+        self.steps.append(f"pip {' '.join(arguments)}")
+        if self.fails:
+            raise self.fails
+
+    def ensure(self) -> list[str]:
+        """The steps that a set-up now takes."""
+        self.steps.clear()
+        assert setup.ensure() == self.venv / "bin" / "python"
+        return self.steps
+
+
+@pytest.fixture
+def stage(monkeypatch, tmp_path):
+    folder = tmp_path / "kopie é x"
+    folder.mkdir()
+    stage = Stage(folder)
+    monkeypatch.setattr(setup, "REPOSITORY", folder)
+    monkeypatch.setattr(setup, "VENV", stage.venv)
+    monkeypatch.setattr(setup, "_make_venv", stage.make_venv)
+    monkeypatch.setattr(setup, "_pip", stage.pip)
+    monkeypatch.setattr(setup, "_nvidia_gpu", lambda: False)
+    return stage
+
+
+FIRST = ["venv", "pip --editable ."]
+
+
+def test_the_first_run_installs_and_the_second_does_nothing(stage):
+    assert stage.ensure() == FIRST
+    assert stage.ensure() == []
+
+
+def test_the_download_is_announced_before_it_begins(stage, capsys):
+    stage.fails = pip.SetupError("no network")
+    with pytest.raises(pip.SetupError):
+        setup.ensure()
+    said = capsys.readouterr().out
+    assert "GiB free" in said and "3 GB" in said and "--here" in said  # torch is in the Python that runs this
+
+
+def test_changed_requirements_are_installed_into_the_same_environment(stage):
+    stage.ensure()
+    (stage.folder / "requirements.txt").write_text("torch\nrich\n")
+    assert stage.ensure() == ["pip --editable ."]
+    assert stage.ensure() == []
+
+
+def test_an_interrupted_first_run_is_begun_afresh(stage):
+    stage.fails = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        setup.ensure()
+    (stage.venv / "half a package").touch()
+    stage.fails = None
+    assert stage.ensure() == FIRST
+    assert not (stage.venv / "half a package").exists()
+
+
+def test_a_pip_that_was_killed_counts_as_an_interruption(stage):
+    stage.ensure()
+    (stage.folder / "requirements.txt").write_text("torch\nrich\n")
+    stage.fails = pip.Killed("pip ended with status -9")
+    with pytest.raises(pip.SetupError):
+        setup.ensure()
+    stage.fails = None
+    assert stage.ensure() == FIRST
+
+
+def test_a_failed_update_leaves_the_environment_that_worked(stage):
+    stage.ensure()
+    (stage.venv / "installed").touch()
+    (stage.folder / "requirements.txt").write_text("torch\nrich\n")
+    stage.fails = pip.SetupError("no network")
+    with pytest.raises(pip.SetupError):
+        setup.ensure()
+    assert setup.usable()
+    stage.fails = None
+    assert stage.ensure() == ["pip --editable ."]
+    assert (stage.venv / "installed").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_made_afresh(stage):
+    stage.ensure()
+    (stage.venv / "bin" / "python").unlink()
+    assert setup.usable() is None
+    assert stage.ensure() == FIRST
+
+
+def test_the_readers_own_environment_is_used_and_never_removed(stage):
+    stage.make_venv()
+    (stage.venv / "own").touch()
+    stage.fails = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        setup.ensure()
+    stage.fails = None
+    assert stage.ensure() == ["pip --editable ."]
+    assert (stage.venv / "own").exists()
+
+
+def test_the_readers_own_environment_that_is_broken_is_left_for_them(stage):
+    stage.venv.mkdir()
+    (stage.venv / "own").touch()
+    with pytest.raises(pip.SetupError, match="labkit did not make it. Move it away"):
+        setup.ensure()
+    assert (stage.venv / "own").exists()
+
+
+@pytest.mark.parametrize("named, said", [(None, "none is there"), ("g++-99", "CXX names 'g\\+\\+-99'")])
+def test_without_a_compiler_nothing_is_made(stage, monkeypatch, tmp_path, named, said):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", named) if named else monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(pip.SetupError, match=f"C\\+\\+ compiler is needed, and {said}.*apt install g\\+\\+"):
+        setup.ensure()
+    assert not stage.venv.exists() and not stage.steps
+
+
+def test_without_ensurepip_the_package_to_install_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(pip.SetupError, match=r"ensurepip is missing.*apt install python3\.\d+-venv.*--here"):
+        setup._make_venv()
+
+
+# -- nvcc from PyPI -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("cuda, release, wanted", [("13.0", "13.0.3.0", "13.0.3.0"), ("13.1", None, "13.1.*")])
+def test_nvcc_comes_in_the_release_that_torch_uses(stage, monkeypatch, cuda, release, wanted):
+    answers = [[cuda, None, release], [cuda, None, release]]
+    monkeypatch.setattr(setup, "_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(setup, "_toolkit_facts", lambda: answers.pop(0))
+    assert stage.ensure()[-1] == f"pip cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]=={wanted}"
+
+
+@pytest.mark.parametrize("facts", [["13.0", "/usr/local/cuda/bin/nvcc", None], ["12.8", None, None], [None, None, None]])
+def test_nvcc_is_not_installed_where_it_is_there_or_would_not_help(stage, monkeypatch, facts):
+    monkeypatch.setattr(setup, "_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(setup, "_toolkit_facts", lambda: facts)
+    assert stage.ensure() == FIRST
+
+
+def test_a_linker_finds_the_runtime_of_pypis_toolkit(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libcudart.so.13").write_text("runtime")
+    for _ in range(2):  # a later set-up finds the links there
+        setup.complete_toolkit(tmp_path)
+        assert (tmp_path / "lib64" / "libcudart.so").read_text() == "runtime"
+
+
+# -- pip ----------------------------------------------------------------------------------------------------
+
+def fake_python(folder: Path, script: str) -> Path:
+    path = folder / "python of the test"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("line, hint", [
+    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "Free some disk"),
+    ("WARNING: Retrying after connection broken by NewConnectionError", "Check the network"),
+    ("ERROR: something that nobody foresaw", "Read the end of that file")])
+def test_a_failed_pip_ends_in_one_line_that_says_what_to_do(tmp_path, line, hint):
+    python = fake_python(tmp_path, f"echo '{line}'; exit 1")
+    log = tmp_path / "build" / "setup.log"
+    with pytest.raises(pip.SetupError) as error:
+        pip.pip_install("torch", python=python, folder=tmp_path, log=log)
+    assert hint in str(error.value) and str(log) in str(error.value) and "\n" not in str(error.value)
+    assert line in log.read_text()
+
+
+def test_a_killed_pip_is_told_from_one_that_gave_up(tmp_path):
+    with pytest.raises(pip.Killed):
+        pip.pip_install("torch", python=fake_python(tmp_path, "kill -9 $$"), folder=tmp_path, log=tmp_path / "log")
+
+
+def test_progress_off_a_terminal_names_only_large_downloads(tmp_path, capsys):
+    said = "Collecting a\n  Downloading small-1.0-py3-none-any.whl (1.2 MB)\nProgress 1 of 2\n" \
+           "  Downloading torch-2.13.0-cp311.whl (541.1 MB)\nInstalling collected packages: a, small, torch"
+    pip.pip_install("a", python=fake_python(tmp_path, f"printf '{said}\\n'"), folder=tmp_path, log=tmp_path / "log")
+    out = capsys.readouterr().out
+    assert "torch (541.1 MB)" in out and "installing: 3 in all" in out and "small" not in out
+    assert "Progress" not in (tmp_path / "log").read_text()
+
+
+# -- the command line ---------------------------------------------------------------------------------------
+
+def test_a_command_is_run_again_inside_the_environment(monkeypatch):
+    called = {}
+    monkeypatch.setattr(setup, "ensure", lambda: Path("/elsewhere/.venv/bin/python"))
+    monkeypatch.setattr(setup, "VENV", Path("/elsewhere/.venv"))
+    monkeypatch.setattr(os, "execve", lambda path, arguments, environment: called.update(
+        arguments=arguments, environment=environment))
+    monkeypatch.setattr(command_line, "_run", lambda options, extra: 0)
+    command_line.main(["test", "-k", "gelu"])
+    assert called["arguments"] == ["/elsewhere/.venv/bin/python", "-m", "labkit", "--here", "test", "-k", "gelu"]
+    assert called["environment"]["PATH"].startswith("/elsewhere/.venv/bin" + os.pathsep)
+    assert called["environment"]["PYTHONPATH"].split(os.pathsep)[0] == str(REPOSITORY)
+
+
+@pytest.mark.parametrize("arguments", [["--here", "labs"], ["labs", "--here"]])
+def test_here_sets_nothing_up(monkeypatch, arguments):
+    monkeypatch.setattr(setup, "ensure", lambda: pytest.fail("set up in spite of --here"))
+    monkeypatch.setattr(command_line, "_run", lambda options, extra: 7)
+    assert command_line.main(arguments) == 7
+
+
+def test_doctor_installs_nothing_where_the_set_up_has_not_run(monkeypatch):
+    monkeypatch.setattr(setup, "ensure", lambda: pytest.fail("doctor must work where a set-up does not"))
+    monkeypatch.setattr(setup, "usable", lambda: None)
+    monkeypatch.setattr(command_line, "_run", lambda options, extra: 3)
+    assert command_line.main(["doctor"]) == 3
+
+
+def test_a_failed_set_up_is_one_line_and_status_1(monkeypatch, capsys):
+    def fails():
+        raise pip.SetupError("no compiler; install one")
+
+    monkeypatch.setattr(setup, "ensure", fails)
+    assert command_line.main(["labs"]) == 1
+    assert capsys.readouterr().err == "Set-up failed: no compiler; install one\n"
+
+
+def test_unknown_arguments_are_refused_except_where_a_tool_takes_them(capsys):
+    assert command_line._parse(["test", "-x", "tests/test_gelu.py"])[1] == ["-x", "tests/test_gelu.py"]
+    for arguments in (["book", "-x"], ["labs", "--sav"], ["lbas"], []):
+        with pytest.raises(SystemExit) as ended:
+            command_line._parse(arguments)
+        assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_clean_removes_what_was_built_and_nothing_else(monkeypatch, tmp_path, everything):
+    monkeypatch.setattr(command_line, "REPOSITORY", tmp_path)
+    built = ["build/gelu/a.so", "_build/html/index.html", "labkit/__pycache__/a.pyc", ".pytest_cache/x"]
+    kept = ["labs/01_own.ipynb", "labs/build/notes.txt", "notes.txt", "results/gpu.json", ".git/__pycache__/x"]
+    for name in [*built, *kept, ".venv/lib/__pycache__/a.pyc"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").touch()
+    shutil.rmtree(tmp_path / "_build")
+    (tmp_path / "_build").symlink_to(tmp_path / "elsewhere")
+    assert command_line.clean(everything) == 0
+    assert all((tmp_path / name).exists() for name in [*kept, "elsewhere/mine"])
+    assert not any((tmp_path / name).exists() for name in built if not name.startswith("_build"))
+    assert (tmp_path / ".venv/lib/__pycache__/a.pyc").exists() is not everything
+
+
+def test_the_command_line_works_from_a_folder_with_spaces_and_accents(tmp_path):
+    copy = tmp_path / "mon dossier é ü"
+    shutil.copytree(REPOSITORY / "labkit", copy / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "build").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-m", "labkit", "clean"], cwd=copy, env=environment, capture_output=True,
+                          text=True, encoding="utf-8")
+    assert done.returncode == 0 and f"removed {copy / 'build'}" in done.stdout, done.stderr
+
+
+def test_what_is_missing_from_this_python_is_named(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "labkit.labs", raising=False)
+    monkeypatch.delattr("labkit.labs", raising=False)
+    monkeypatch.setitem(sys.modules, "nbclient", None)
+    assert command_line.main(["--here", "labs"]) == 1
+    assert "lacks nbclient" in capsys.readouterr().err
+
+
+def test_a_marker_that_is_half_written_is_no_marker(stage):
+    stage.ensure()
+    (stage.venv / "labkit-setup.json").write_text(json.dumps({"state": "complete"})[:9])
+    assert setup.usable() is None
