@@ -37,6 +37,16 @@
 
 #define CUDA_HOST_BACKEND 1
 
+#ifdef __APPLE__  // or ucontext.h is an error there
+#define _XOPEN_SOURCE 700
+#define _DARWIN_C_SOURCE
+#endif
+
+// assert() in a kernel ends the launch, not the process: its failure handler is replaced (cuda_host_launch.h).
+#define __assert_fail cuda_host_assert_fail
+#define __assert_rtn cuda_host_assert_fail
+#include <assert.h>
+
 // Function and variable qualifiers. The host is the device here, so most say nothing.
 #define __host__
 #define __device__
@@ -52,6 +62,7 @@
 #include "cuda_host_types.h"
 #include "cuda_host_errors.h"
 #include "cuda_host_block.h"
+#include "cuda_host_waiting.h"
 #include "cuda_host_launch.h"
 #include "cuda_host_warp.h"
 #include "cuda_host_memory.h"

@@ -23,6 +23,7 @@ constexpr unsigned warp_size = 32;
 constexpr size_t max_shared = 232448;        // 227 KiB: what a block may have after cudaFuncSetAttribute
 constexpr size_t max_static_shared = 49152;  // 48 KiB: what it may have without
 constexpr size_t stack_bytes = 128 * 1024;   // of one thread: its local variables
+constexpr size_t watched_bytes = 64;          // past the end of a block's dynamic shared memory
 constexpr unsigned long long canary = 0x6b65726e656c3267;
 
 // A statement in a .cu file.
@@ -46,6 +47,7 @@ struct Here {
     Block* scheduler;
 };
 inline constinit thread_local Here here{};
+inline Block& block_here();  // the running block
 
 // One kernel (of a template: one instance).
 struct KernelInfo {
@@ -72,7 +74,6 @@ enum class WarpOp : unsigned char { sync, shuffle, shuffle_up, shuffle_down, shu
 
 class Block {
   public:
-    unsigned char* dynamic_shared = nullptr;
 
     // Runs all threads of block number `index` of the launch; false when the launch has failed.
     bool run(Launch& launch, unsigned long long index);
@@ -88,6 +89,9 @@ class Block {
     // Waits for the lanes of `mask` and returns this lane's result. `size`: bytes of the value.
     unsigned long long warp(WarpOp op, const char* what, unsigned mask, unsigned long long value, int argument,
                             int width, int size, Site site);
+
+    // The memory behind `extern __shared__`. What lies beyond the bytes that the launch gave is watched for writes.
+    void* dynamic_shared() { return dynamic_shared_; }
 
     // A __shared__ variable has been reached: at the block's first arrival, counts it and fills it with ones.
     void announce_shared(void* address, size_t bytes);
@@ -134,6 +138,7 @@ class Block {
     [[noreturn]] void report_hang();
 
     Launch* launch_ = nullptr;
+    unsigned char* dynamic_shared_ = nullptr;
     jmp_buf main_;
     Fiber all_[max_threads] = {};
     Fiber* idle_[max_threads];
@@ -164,17 +169,26 @@ inline bool Block::run(Launch& launch, unsigned long long index) {
     shared_bytes_ = launch.dynamic_shared;
     memset(state_, 0, threads_);
     memset(warp_waiting_, 0, sizeof warp_waiting_);
-    if (launch.dynamic_shared) {
-        if (!dynamic_shared && posix_memalign(reinterpret_cast<void**>(&dynamic_shared), 1024, max_shared)) abort();
-        memset(dynamic_shared, 0xff, launch.dynamic_shared);
-    }
+    void* memory = dynamic_shared_;
+    if (!memory && posix_memalign(&memory, 1024, max_shared + watched_bytes)) abort();
+    dynamic_shared_ = static_cast<unsigned char*>(memory);
+    memset(dynamic_shared_, 0xff, launch.dynamic_shared + watched_bytes);
     idle_count_ = 0;
     for (unsigned i = fibers_; i > 0; --i) idle_[idle_count_++] = &all_[i - 1];
     switch (_setjmp(main_)) {
         case 0: enter(idle_fiber());
-        case 1: return true;
+        case 1: break;
         default: return false;
     }
+    for (unsigned i = 0; i < watched_bytes; ++i) {
+        if (dynamic_shared_[launch.dynamic_shared + i] == 0xff) continue;
+        if (_setjmp(main_) == 0)
+            fail(cudaErrorLaunchFailure, "block (%u,%u,%u) writes to its extern __shared__ array at byte %zu; the launch "
+                 "gave it %zu bytes", here.block.x, here.block.y, here.block.z, launch.dynamic_shared + i,
+                 launch.dynamic_shared);
+        return false;
+    }
+    return true;
 }
 
 inline void Block::fiber_main() {
@@ -280,111 +294,6 @@ inline void Block::exit_thread() {
         if (state_[first + lane] == State::in_warp_op) complete_warp_op(first + lane);
 }
 
-inline int Block::barrier(const char* what, bool predicate, Site site, int* live) {
-    const unsigned thread = thread_;
-    wait_[thread].what = what;
-    wait_[thread].site = site;
-    if (in_barrier_ == 0) {
-        barrier_first_ = thread;
-    } else {
-        const Wait& first = wait_[barrier_first_];
-        if (!(first.site == site) || strcmp(first.what, what) != 0)
-            fail(cudaErrorLaunchFailure,
-                 "the threads of a block wait at different barriers: %s in %s at %s:%d, %s in %s at %s:%d. "
-                 "All threads of a block must reach the same barrier",
-                 where(barrier_first_), first.what, first.site.name(), first.site.line, where(thread), what,
-                 site.name(), site.line);
-    }
-    state_[thread] = State::in_barrier;
-    barrier_votes_ += predicate;
-    if (++in_barrier_ == live_) release_barrier();
-    suspend();
-    *live = wait_[thread].argument;
-    return static_cast<int>(wait_[thread].result);
-}
-
-inline void Block::release_barrier() {
-    for (unsigned k = 0; k < threads_; ++k) {
-        unsigned thread = nth(k, threads_);
-        if (state_[thread] != State::in_barrier) continue;
-        wait_[thread].result = static_cast<unsigned>(barrier_votes_);
-        wait_[thread].argument = static_cast<int>(in_barrier_);
-        make_ready(thread);
-    }
-    in_barrier_ = 0;
-    barrier_votes_ = 0;
-}
-
-inline unsigned long long Block::warp(WarpOp op, const char* what, unsigned mask, unsigned long long value,
-                                      int argument, int width, int size, Site site) {
-    const unsigned thread = thread_;
-    if (!(mask >> thread % warp_size & 1))
-        fail(cudaErrorLaunchFailure, "%s calls %s at %s:%d with mask 0x%08x, which leaves out its own lane %u",
-             where(thread), what, site.name(), site.line, mask, thread % warp_size);
-    if (width < 1 || width > 32 || (width & (width - 1)))
-        fail(cudaErrorLaunchFailure, "%s calls %s at %s:%d with width %d; it must be 1, 2, 4, 8, 16 or 32",
-             where(thread), what, site.name(), site.line, width);
-    wait_[thread] = {what, site, op, mask, value, 0, argument, width, size};
-    state_[thread] = State::in_warp_op;
-    ++warp_waiting_[thread / warp_size];
-    complete_warp_op(thread);
-    suspend();
-    return wait_[thread].result;
-}
-
-// If all lanes that `thread` waits for have come or have exited: gives each its result and makes it ready.
-inline bool Block::complete_warp_op(unsigned thread) {
-    const Wait self = wait_[thread];
-    const unsigned first = thread / warp_size * warp_size;
-    unsigned long long values[warp_size];
-    unsigned present = 0;
-    for (int lane = warp_size - 1; lane >= 0; --lane) {
-        const unsigned other = first + static_cast<unsigned>(lane);
-        if (!(self.mask >> lane & 1) || other >= threads_ || state_[other] == State::exited) continue;
-        const Wait& wait = wait_[other];
-        if (state_[other] != State::in_warp_op || wait.mask != self.mask || wait.op != self.op ||
-            wait.size != self.size)
-            return false;
-        values[lane] = wait.value;
-        present |= 1u << lane;
-    }
-    for (unsigned k = 0; k < warp_size; ++k) {
-        const unsigned lane = nth(k, warp_size);
-        if (!(present >> lane & 1)) continue;
-        Wait& wait = wait_[first + lane];
-        wait.result = warp_result(wait, lane, values, present);
-        --warp_waiting_[thread / warp_size];
-        make_ready(first + lane);
-    }
-    return true;
-}
-
-inline unsigned long long Block::warp_result(const Wait& self, unsigned lane, const unsigned long long* values,
-                                             unsigned present) {
-    const int me = static_cast<int>(lane), width = self.width;
-    const int segment = me & ~(width - 1), last = segment + width - 1;
-    int source = me;
-    unsigned votes = 0, same = 0;
-    for (unsigned i = 0; i < warp_size; ++i) {
-        if (!(present >> i & 1)) continue;
-        votes |= (values[i] != 0 ? 1u : 0u) << i;
-        same |= (values[i] == self.value ? 1u : 0u) << i;
-    }
-    switch (self.op) {
-        case WarpOp::sync: return 0;
-        case WarpOp::ballot: return votes;
-        case WarpOp::all: return votes == present;
-        case WarpOp::any: return votes != 0;
-        case WarpOp::match_any: return same;
-        case WarpOp::match_all: return same == present ? present : 0;
-        case WarpOp::shuffle: source = segment + (self.argument & (width - 1)); break;
-        case WarpOp::shuffle_up: source = me - self.argument < segment ? me : me - self.argument; break;
-        case WarpOp::shuffle_down: source = me + self.argument > last ? me : me + self.argument; break;
-        case WarpOp::shuffle_xor: source = (me ^ self.argument) > last ? me : me ^ self.argument; break;
-    }
-    return present >> source & 1 ? values[source] : ~0ull;
-}
-
 inline void Block::announce_shared(void* address, size_t bytes) {
     for (unsigned i = 0; i < shared_count_; ++i)
         if (shared_[i] == address) return;
@@ -417,28 +326,6 @@ inline void Block::fail(cudaError_t error, const char* format, ...) {
     }
     reset();
     _longjmp(main_, 2);
-}
-
-// Nobody can run and somebody waits: a lane of a warp operation never comes, as the barrier case is found earlier.
-inline void Block::report_hang() {
-    unsigned waiting = 0;
-    while (state_[waiting] != State::in_warp_op) ++waiting;
-    const Wait& wait = wait_[waiting];
-    unsigned missing = waiting / warp_size * warp_size;
-    for (;; ++missing) {
-        if (!(wait.mask >> missing % warp_size & 1) || state_[missing] == State::exited) continue;
-        const Wait& other = wait_[missing];
-        if (state_[missing] != State::in_warp_op || other.mask != wait.mask || other.op != wait.op ||
-            other.size != wait.size)
-            break;
-    }
-    const Wait& other = wait_[missing];
-    char with[32] = "";
-    if (state_[missing] == State::in_warp_op) snprintf(with, sizeof with, " with mask 0x%08x", other.mask);
-    fail(cudaErrorLaunchFailure,
-         "%s waits in %s at %s:%d for lane %u of its warp (mask 0x%08x), which never comes: it waits in %s at %s:%d%s",
-         where(waiting), wait.what, wait.site.name(), wait.site.line, missing % warp_size, wait.mask, other.what,
-         other.site.name(), other.site.line, with);
 }
 
 }  // namespace cuda_host

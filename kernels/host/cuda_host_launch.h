@@ -18,7 +18,7 @@ inline constinit thread_local Config config{{}, {}, 0, false};
 inline constinit thread_local KernelInfo** probe = nullptr;  // see cudaFuncSetAttribute
 
 // The first half of a launch; the second is the call of the kernel, whose body hands itself to run().
-inline void configure(dim3 grid, dim3 block, size_t dynamic_shared = 0, cudaStream_t = nullptr) {
+inline void configure(dim3 grid, dim3 block = 1, size_t dynamic_shared = 0, cudaStream_t = nullptr) {
     config = {grid, block, dynamic_shared, true};
 }
 
@@ -120,13 +120,18 @@ inline void run(KernelInfo& kernel, const Body& body) {
     launch(kernel, [](const void* b) { Body copy = *static_cast<const Body*>(b); copy(); }, &body);
 }
 
-// The memory that `extern __shared__` arrays share.
-inline void* dynamic_shared() { return here.scheduler->dynamic_shared; }
+inline Block& block_here() {
+    if (here.scheduler) return *here.scheduler;
+    fputs("host backend: a function that only kernels may call was called outside a kernel\n", stderr);
+    abort();
+}
+
+inline void* dynamic_shared() { return block_here().dynamic_shared(); }
 
 template <class T>
 inline void announce(T& variable) {
     static_assert(sizeof(T) <= max_static_shared, "more than 48 KiB in one __shared__ variable");
-    here.scheduler->announce_shared(&variable, sizeof(T));
+    block_here().announce_shared(&variable, sizeof(T));
 }
 
 template <class T>
@@ -135,7 +140,26 @@ inline T& zero() {  // an argument for a call that never looks at it
     return *reinterpret_cast<T*>(bytes);
 }
 
+[[noreturn]] inline void assertion_failed(const char* expression, const char* file, unsigned line) {
+    if (here.scheduler)
+        here.scheduler->fail(cudaErrorAssert, "%s: assertion `%s` failed at %s:%u",
+                             here.scheduler->where(here.scheduler->current()), expression, file, line);
+    fprintf(stderr, "%s:%u: assertion `%s` failed\n", file, line, expression);
+    abort();
+}
+
 }  // namespace cuda_host
+
+#ifdef __APPLE__
+extern "C" inline void cuda_host_assert_fail(const char*, const char* file, int line, const char* expression) {
+    ::cuda_host::assertion_failed(expression, file, static_cast<unsigned>(line));
+}
+#else
+extern "C" inline void cuda_host_assert_fail(const char* expression, const char* file, unsigned line,
+                                             const char*) noexcept {
+    ::cuda_host::assertion_failed(expression, file, line);
+}
+#endif
 
 #define threadIdx (static_cast<const uint3&>(::cuda_host::here.thread))
 #define blockIdx (static_cast<const uint3&>(::cuda_host::here.block))

@@ -11,7 +11,7 @@ namespace cuda_host {
 
 // Rounds a double to 1 sign, E exponent and M mantissa bits; `toward_zero` cuts off instead.
 template <int E, int M>
-constexpr unsigned short narrow(double x, bool toward_zero = false) {
+__attribute__((noinline)) constexpr unsigned short narrow(double x, bool toward_zero = false) {
     constexpr int bias = (1 << (E - 1)) - 1;
     constexpr unsigned infinity = ((1u << E) - 1) << M;
     const unsigned long long bits = __builtin_bit_cast(unsigned long long, x);
@@ -33,7 +33,7 @@ constexpr unsigned short narrow(double x, bool toward_zero = false) {
 }
 
 template <int E, int M>
-constexpr float widen(unsigned short bits) {
+__attribute__((noinline)) constexpr float widen(unsigned short bits) {
     if constexpr (E == 8) {  // a float that lost its lower half
         return __builtin_bit_cast(float, static_cast<unsigned>(bits) << 16);
     } else {

@@ -6,11 +6,11 @@ namespace cuda_host {
 // The calling statement: the default argument is evaluated where the call is written.
 #define CUDA_HOST_SITE ::cuda_host::Site site = ::cuda_host::Site{__builtin_FILE(), __builtin_LINE()}
 
-inline int lane() { return static_cast<int>(here.scheduler->current() % warp_size); }
+inline int lane() { return static_cast<int>(block_here().current() % warp_size); }
 
 inline unsigned long long warp_op(WarpOp op, const char* what, unsigned mask, unsigned long long value, int size,
                                   Site site, int argument = 0, int width = 32) {
-    return here.scheduler->warp(op, what, mask, value, argument, width, size, site);
+    return block_here().warp(op, what, mask, value, argument, width, size, site);
 }
 
 template <class T>
@@ -32,20 +32,20 @@ inline T from_bits(unsigned long long bits) {
 
 inline void __syncthreads(CUDA_HOST_SITE) {
     int live;
-    ::cuda_host::here.scheduler->barrier("__syncthreads", false, site, &live);
+    ::cuda_host::block_here().barrier("__syncthreads", false, site, &live);
 }
 inline int __syncthreads_count(int predicate, CUDA_HOST_SITE) {
     int live;
-    return ::cuda_host::here.scheduler->barrier("__syncthreads_count", predicate != 0, site, &live);
+    return ::cuda_host::block_here().barrier("__syncthreads_count", predicate != 0, site, &live);
 }
 inline int __syncthreads_and(int predicate, CUDA_HOST_SITE) {
     int live;
-    int votes = ::cuda_host::here.scheduler->barrier("__syncthreads_and", predicate != 0, site, &live);
+    int votes = ::cuda_host::block_here().barrier("__syncthreads_and", predicate != 0, site, &live);
     return votes == live;
 }
 inline int __syncthreads_or(int predicate, CUDA_HOST_SITE) {
     int live;
-    return ::cuda_host::here.scheduler->barrier("__syncthreads_or", predicate != 0, site, &live) != 0;
+    return ::cuda_host::block_here().barrier("__syncthreads_or", predicate != 0, site, &live) != 0;
 }
 
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
