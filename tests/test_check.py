@@ -13,9 +13,9 @@ from labkit.checking import CheckFailed
 # Those that store out of bounds spare n = 1, the first launch that `load` makes, where nothing guards the memory.
 # name: (file, what stands there, what the mutant has instead, modes to run, what the failure says)
 MUTANTS = {
-    "stores nothing": ("gelu/gelu.cu", "store_vec(a.out[k] + i * Vec<T>::SIZE, out[k]);", ";", ["forward"],
+    "stores nothing": ("gelu/gelu.cu", "store_vec(a.out[k] + at, out[k]);", ";", ["forward"],
                        "elements are wrong"),
-    "does the first half": ("gelu/gelu.cu", "if (i < n / Vec<T>::SIZE) {", "if (i < n / Vec<T>::SIZE / 2) {", ["forward"],
+    "does the first half": ("gelu/gelu.cu", "if (i < vectors) {", "if (i < vectors / 2) {", ["forward"],
                             "elements are wrong"),
     "skips the tail": ("gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", ["forward"],
                        "elements are wrong"),

@@ -85,14 +85,16 @@ template <int IN, int OUT, class T> struct Arrays {
 };
 template <class Mode, class T> using ArraysOf = Arrays<Mode::IN, Mode::OUT, T>;
 
-template <class Mode, class T> __device__ void one_element(const ArraysOf<Mode, T>& a, int64_t i) {
+template <class Mode, class T>
+__device__ void one_element(const ArraysOf<Mode, T>& a, int64_t i) {
     compute_t<T> in[Mode::IN], out[Mode::OUT];
     for (int k = 0; k < Mode::IN; ++k) in[k] = to_compute(a.in[k][i]);
     Mode::apply(in, out);
     for (int k = 0; k < Mode::OUT; ++k) a.out[k][i] = to_element<T>(out[k]);
 }
 
-template <class Mode, class T> __device__ void one_vector(const Vec<T> (&in)[Mode::IN], Vec<T> (&out)[Mode::OUT]) {
+template <class Mode, class T>
+__device__ void one_vector(const Vec<T> (&in)[Mode::IN], Vec<T> (&out)[Mode::OUT]) {
     for (int e = 0; e < Vec<T>::SIZE; ++e) {
         compute_t<T> from[Mode::IN], to[Mode::OUT];
         for (int k = 0; k < Mode::IN; ++k) from[k] = to_compute(in[k].at[e]);
@@ -109,27 +111,33 @@ constexpr unsigned blocks_for(int64_t items, int64_t items_a_block) {
 namespace v1 {
 constexpr int THREADS = 256;
 
-template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+template <class Mode, class T>
+__global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
     if (i < n) one_element<Mode, T>(a, i);
 }
 
-template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
-    kernel<Mode, T><<<blocks_for(n, THREADS), THREADS, 0, stream>>>(a, n);
+template <class Mode, class T>
+void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    const unsigned blocks = blocks_for(n, THREADS);
+    kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
 }
 }  // namespace v1
 
 // ---------------------------------------------------------------------------------------------------
 namespace v2 {
 constexpr int THREADS = 256;
-constexpr int BLOCKS_AN_SM = 8;  // 8 x 256 = 2048 threads, all that an SM of the A100 or H100 holds
+constexpr int BLOCKS_AN_SM = 8;  // 2048 threads: all that an SM of an A100 or H100 holds
 
-template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+template <class Mode, class T>
+__global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t step = int64_t(gridDim.x) * THREADS;
-    for (int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x; i < n; i += step) one_element<Mode, T>(a, i);
+    int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+    for (; i < n; i += step) one_element<Mode, T>(a, i);
 }
 
-template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+template <class Mode, class T>
+void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
     int device = 0, sms = 1;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
@@ -144,15 +152,18 @@ namespace v3 {
 constexpr int THREADS = 32;
 constexpr int ELEMENTS = 4;
 
-template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+template <class Mode, class T>
+__global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t first = (int64_t(blockIdx.x) * THREADS + threadIdx.x) * ELEMENTS;
     for (int k = 0; k < ELEMENTS; ++k) {
         if (first + k < n) one_element<Mode, T>(a, first + k);
     }
 }
 
-template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
-    kernel<Mode, T><<<blocks_for(n, THREADS * ELEMENTS), THREADS, 0, stream>>>(a, n);
+template <class Mode, class T>
+void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+    const unsigned blocks = blocks_for(n, THREADS * ELEMENTS);
+    kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
 }
 }  // namespace v3
 
@@ -161,14 +172,16 @@ template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaS
 // one to the first threads of the grid. Arrays that do not start at a multiple of 16 bytes (a view such as
 // x[1:]) take v2 instead, which needs no alignment.
 
-template <int IN, int OUT, class T> bool is_aligned(const Arrays<IN, OUT, T>& a) {
+template <int IN, int OUT, class T>
+bool is_aligned(const Arrays<IN, OUT, T>& a) {
     bool aligned = true;
     for (const T* p : a.in) aligned = aligned && is_vec_aligned(p);
     for (const T* p : a.out) aligned = aligned && is_vec_aligned(p);
     return aligned;
 }
 
-template <class Mode, class T> __device__ void rest_after_vectors(const ArraysOf<Mode, T>& a, int64_t n) {
+template <class Mode, class T>
+__device__ void rest_after_vectors(const ArraysOf<Mode, T>& a, int64_t n) {
     const int rest = n % Vec<T>::SIZE;
     if (blockIdx.x == 0 && threadIdx.x < rest) one_element<Mode, T>(a, n - rest + threadIdx.x);
 }
@@ -176,51 +189,61 @@ template <class Mode, class T> __device__ void rest_after_vectors(const ArraysOf
 namespace v4 {
 constexpr int THREADS = 128;
 
-template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
-    const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;  // the thread's vector
-    if (i < n / Vec<T>::SIZE) {
+template <class Mode, class T>
+__global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+    const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+    const int64_t vectors = n / Vec<T>::SIZE;
+    if (i < vectors) {
+        const int64_t at = i * Vec<T>::SIZE;
         Vec<T> in[Mode::IN], out[Mode::OUT];
-        for (int k = 0; k < Mode::IN; ++k) in[k] = load_vec(a.in[k] + i * Vec<T>::SIZE);
+        for (int k = 0; k < Mode::IN; ++k) in[k] = load_vec(a.in[k] + at);
         one_vector<Mode, T>(in, out);
-        for (int k = 0; k < Mode::OUT; ++k) store_vec(a.out[k] + i * Vec<T>::SIZE, out[k]);
+        for (int k = 0; k < Mode::OUT; ++k) store_vec(a.out[k] + at, out[k]);
     }
     rest_after_vectors<Mode, T>(a, n);
 }
 
-template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+template <class Mode, class T>
+void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
     if (!is_aligned(a)) return v2::launch<Mode, T>(a, n, stream);
-    kernel<Mode, T><<<blocks_for(n, THREADS * Vec<T>::SIZE), THREADS, 0, stream>>>(a, n);
+    const unsigned blocks = blocks_for(n, THREADS * Vec<T>::SIZE);
+    kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
 }
 }  // namespace v4
 
 // ---------------------------------------------------------------------------------------------------
 namespace v5 {
 constexpr int THREADS = 128;
-constexpr int VECTORS = 2;  // a thread's vectors; neighbours in a warp stay neighbours in memory
+constexpr int VECTORS = 2;  // of a thread
 
-template <class Mode, class T> __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
+template <class Mode, class T>
+__global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t first = int64_t(blockIdx.x) * THREADS * VECTORS + threadIdx.x;
     const int64_t vectors = n / Vec<T>::SIZE;
     Vec<T> in[VECTORS][Mode::IN], out[Mode::OUT];
     for (int j = 0; j < VECTORS; ++j) {
-        const int64_t i = first + j * THREADS;
+        const int64_t i = first + j * THREADS;  // neighbours in a warp stay neighbours
         if (i < vectors) {
-            for (int k = 0; k < Mode::IN; ++k) in[j][k] = load_vec(a.in[k] + i * Vec<T>::SIZE);
+            const int64_t at = i * Vec<T>::SIZE;
+            for (int k = 0; k < Mode::IN; ++k) in[j][k] = load_vec(a.in[k] + at);
         }
     }
     for (int j = 0; j < VECTORS; ++j) {
         const int64_t i = first + j * THREADS;
         if (i < vectors) {
+            const int64_t at = i * Vec<T>::SIZE;
             one_vector<Mode, T>(in[j], out);
-            for (int k = 0; k < Mode::OUT; ++k) store_vec(a.out[k] + i * Vec<T>::SIZE, out[k]);
+            for (int k = 0; k < Mode::OUT; ++k) store_vec(a.out[k] + at, out[k]);
         }
     }
     rest_after_vectors<Mode, T>(a, n);
 }
 
-template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
+template <class Mode, class T>
+void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
     if (!is_aligned(a)) return v2::launch<Mode, T>(a, n, stream);
-    kernel<Mode, T><<<blocks_for(n, THREADS * VECTORS * Vec<T>::SIZE), THREADS, 0, stream>>>(a, n);
+    const unsigned blocks = blocks_for(n, THREADS * VECTORS * Vec<T>::SIZE);
+    kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
 }
 }  // namespace v5
 
@@ -228,7 +251,8 @@ template <class Mode, class T> void launch(ArraysOf<Mode, T> a, int64_t n, cudaS
 namespace v6 {
 struct HardwareTanh {
     static __device__ float tanh_of(float z) { return approx_tanh(z); }
-    static __device__ double tanh_of(double z) { return tanh(z); }  // no instruction for double
+    // There is no such instruction for double.
+    static __device__ double tanh_of(double z) { return tanh(z); }
 };
 using Math = ByTanh<HardwareTanh>;
 
@@ -237,18 +261,19 @@ using v5::launch;
 
 // ---------------------------------------------------------------------------------------------------
 namespace v7 {
-// (1 + tanh z) / 2 = sigmoid(2z) = 1 / (1 + exp(-2z)): the same function, and nothing cancels.
+// (1 + tanh z) / 2 = sigmoid(2z) = 1 / (1 + exp(-2z)): here nothing cancels.
 struct Math {
     static __device__ void eval(float x, float& y, float& d) {
-        constexpr float LOG2E = 1.44269504088896341f;
-        // e = exp(-2z) / 2^20. Undivided, e would overflow near x = -10, where y and d are still numbers that
-        // bfloat16 can hold.
-        const float e = approx_exp2(fmaf(x, fmaf(x * x, float(-2 * A * B) * LOG2E, float(-2 * A) * LOG2E), -20.0f));
+        constexpr double LOG2E = 1.44269504088896341;
+        constexpr float C1 = -2 * A * LOG2E, C3 = C1 * B;  // -2z log2(e) = x (C1 + C3 x^2)
+        // e = exp(-2z) / 2^20. Undivided, e would overflow near x = -10, where y and
+        // d are still numbers that bfloat16 can hold.
+        const float e = approx_exp2(fmaf(x, fmaf(x * x, C3, C1), -20.0f));
         const float h = approx_reciprocal(e + 0x1p-20f);
-        const float s = h * 0x1p-20f;                // sigmoid(2z)
-        const float rest = fminf(e, 0x1p126f) * h;  // 1 - s, and not 0 * inf where s is 0
-        // Beyond |x| = 16, s is 0 or 1 to the last bit. Clamped there, x cannot overflow or meet an infinity
-        // as 0 * inf, and the values at -inf and inf are the limits. A NaN passes through s.
+        const float s = h * 0x1p-20f;  // sigmoid(2z)
+        const float rest = fminf(e, 0x1p126f) * h;  // 1 - s; inf * 0 is kept away
+        // Beyond |x| = 16, s is 0 or 1 to the last bit. Clamped there, x meets no 0 as
+        // an infinity, and the values at -inf and inf are the limits. NaN goes by s.
         const float t = fminf(fmaxf(x, -16.0f), 16.0f);
         y = fmaxf(x, -16.0f) * s;
         d = s * fmaf(t * fmaf(t * t, float(6 * A * B), float(2 * A)), rest, 1.0f);
