@@ -74,7 +74,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
 
     what = f"version {version}" if version else f"{len(held)} versions"
     how = "built" if built else "found built"
-    print(f"{name}: {what} {how} for {_target(backend)}; {seconds:.1f} s to the first launch; in {_short(folder)}")
+    print(f"{name}: {what} {how} for {_target(backend)}, first launch after {seconds:.1f} s, in {_short(folder)}")
     if built:
         _report(f"{name}, {what}", seconds)
     _loaded[key] = operator
@@ -91,9 +91,9 @@ def _report(what: str, seconds: float) -> None:
 
 def _target(backend: str) -> str:
     if backend == "host":
-        return "the CPU (host backend)"
+        return "the CPU"
     gpu = machine.gpu()
-    return f"{gpu['name']} (sm_{gpu['capability'].replace('.', '')})"
+    return f"sm_{gpu['capability'].replace('.', '')}"
 
 
 def _short(path: Path) -> str:

@@ -3,13 +3,14 @@
 import multiprocessing
 import os
 import shutil
+import subprocess
 import time
 
 import pytest
 import torch
 
 import labkit
-from labkit import build, operator
+from labkit import build, machine, operator
 
 
 @pytest.fixture
@@ -129,3 +130,15 @@ def test_building_with_the_environment_not_activated(kernels, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert labkit.load("gelu", version=2)(torch.ones(2)).shape == (2,)
     assert os.environ["PATH"] == "/usr/bin:/bin"
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+def test_compiles_for_every_gpu_from_turing_to_blackwell(tmp_path):
+    from torch.utils.cpp_extension import COMMON_NVCC_FLAGS
+
+    source = operator.source_path("gelu")
+    targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (75, 80, 90, 120)]
+    done = subprocess.run([machine.find_nvcc(), "-std=c++20", *COMMON_NVCC_FLAGS, "-DBUILD_VERSION=7", *targets,
+                           "-diag-suppress=177", "-Werror=all-warnings", "-I", operator.kernels() / "include", "-c",
+                           source, "-o", tmp_path / "gelu.o"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
