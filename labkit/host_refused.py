@@ -37,8 +37,12 @@ _COMPLAINTS = [
     re.compile(_LOCATION + r"call to deleted function '(?P<name>cuda\w+)'", re.M),
     re.compile(_LOCATION + r"'?(?P<name>(?:cuda|cub|thrust|nv|cooperative_groups)/[\w./]+|cu\w+\.h)"
                r"(?:: No such file|' file not found)", re.M),
-    re.compile(_LOCATION + r"(?:#error )?\"(?P<words>the host backend [^\"]*)\"", re.M),
-    re.compile(_LOCATION + r"(?:#error )?(?P<words>the host backend [^\n]*)", re.M),
+    # What only the source line under the message tells.
+    re.compile(_LOCATION + r"[^\n]*(?:uninitialized|default initialization)[^\n]*\n[^\n]*\b(?P<name>__constant__)", re.M),
+    re.compile(_LOCATION + r"[^\n]*\n[^\n]*\bextern\b[^\n]*\b(?P<name>__shared__)", re.M),
+    # An #error in kernels/host, at the place that includes it.
+    re.compile(r"^In file included from (?P<file>[^\n:]+):(?P<line>\d+)[^\n]*\n(?: +from [^\n]*\n)*[^\n]* error: "
+               r"(?:#error )?\"(?P<words>the host backend [^\"\n]*)", re.M),
 ]
 
 

@@ -24,7 +24,8 @@ constexpr size_t max_shared = 232448;        // 227 KiB: what a block may have a
 constexpr size_t max_static_shared = 49152;  // 48 KiB: what it may have without
 constexpr size_t stack_bytes = 128 * 1024;   // of one thread: its local variables
 constexpr size_t watched_bytes = 64;          // past the end of a block's dynamic shared memory
-constexpr unsigned long long canary = 0x6b65726e656c3267;
+constexpr size_t band_bytes = 1024;           // at the low end of each stack: whoever writes there needs more
+constexpr unsigned char band_value = 0x5a;
 
 // A statement in a .cu file.
 struct Site {
@@ -127,7 +128,8 @@ class Block {
     [[noreturn]] void enter(Fiber* fiber);
     void switch_to(Fiber* next);
     Fiber* idle_fiber();
-    void check_stack(const Fiber* fiber);
+    bool check_memory();
+    bool all_are(const unsigned char* bytes, size_t count, unsigned char value);
     void suspend();
     void exit_thread();
     void make_ready(unsigned thread);
@@ -149,7 +151,7 @@ class Block {
     unsigned short ready_[max_threads];  // a ring: each thread is in it at most once
     unsigned ready_first_ = 0, ready_count_ = 0;
     unsigned warp_waiting_[max_threads / warp_size];  // lanes of a warp that are in a warp operation
-    unsigned fibers_ = 0, idle_count_ = 0;
+    unsigned fibers_ = 0, idle_count_ = 0, idle_low_ = 0;  // idle_low_: the fewest idle ones during this block
     unsigned threads_ = 0, started_ = 0, live_ = 0, thread_ = 0;
     unsigned in_barrier_ = 0, barrier_first_ = 0;
     int barrier_votes_ = 0;
@@ -175,19 +177,32 @@ inline bool Block::run(Launch& launch, unsigned long long index) {
     memset(dynamic_shared_, 0xff, launch.dynamic_shared + watched_bytes);
     idle_count_ = 0;
     for (unsigned i = fibers_; i > 0; --i) idle_[idle_count_++] = &all_[i - 1];
+    idle_low_ = idle_count_;
     switch (_setjmp(main_)) {
         case 0: enter(idle_fiber());
         case 1: break;
         default: return false;
     }
-    for (unsigned i = 0; i < watched_bytes; ++i) {
-        if (dynamic_shared_[launch.dynamic_shared + i] == 0xff) continue;
-        if (_setjmp(main_) == 0)
-            fail(cudaErrorLaunchFailure, "block (%u,%u,%u) writes to its extern __shared__ array at byte %zu; the launch "
-                 "gave it %zu bytes", here.block.x, here.block.y, here.block.z, launch.dynamic_shared + i,
-                 launch.dynamic_shared);
-        return false;
+    return check_memory();
+}
+
+inline bool Block::all_are(const unsigned char* bytes, size_t count, unsigned char value) {
+    return bytes[0] == value && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+// After a block: has it written where it should not? Fails the launch if so. Fibers are used in order of their number.
+inline bool Block::check_memory() {
+    if (_setjmp(main_)) return false;
+    for (Fiber* fiber = all_; fiber < all_ + fibers_ - idle_low_; ++fiber) {
+        if (all_are(fiber->stack, band_bytes, band_value)) continue;
+        memset(fiber->stack, band_value, band_bytes);
+        fail(cudaErrorLaunchFailure, "a thread of block (%u,%u,%u) has more local variables than the host backend's "
+             "%zu KiB of stack", here.block.x, here.block.y, here.block.z, stack_bytes / 1024);
     }
+    const unsigned char* end = dynamic_shared_ + launch_->dynamic_shared;
+    if (!all_are(end, watched_bytes, 0xff))
+        fail(cudaErrorLaunchFailure, "block (%u,%u,%u) writes beyond its extern __shared__ array, to which the launch "
+             "gave %zu bytes", here.block.x, here.block.y, here.block.z, launch_->dynamic_shared);
     return true;
 }
 
@@ -241,27 +256,24 @@ __attribute__((noinline)) inline void Block::switch_to(Fiber* next) {
 }
 
 inline Block::Fiber* Block::idle_fiber() {
-    if (idle_count_) return idle_[--idle_count_];
+    if (idle_count_) {
+        Fiber* idle = idle_[--idle_count_];
+        if (idle_count_ < idle_low_) idle_low_ = idle_count_;
+        return idle;
+    }
     Fiber* fiber = &all_[fibers_++];  // one a thread at most, so there is room
     void* stack = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
     if (stack == MAP_FAILED) abort();
     fiber->stack = static_cast<unsigned char*>(stack);
-    memcpy(stack, &canary, sizeof canary);
+    memset(stack, band_value, band_bytes);
+    idle_low_ = 0;
     return fiber;
-}
-
-inline void Block::check_stack(const Fiber* fiber) {
-    if (memcmp(fiber->stack, &canary, sizeof canary) == 0) return;
-    memcpy(fiber->stack, &canary, sizeof canary);
-    fail(cudaErrorLaunchFailure, "%s has more local variables than the host backend's %zu KiB of stack",
-         where(thread_), stack_bytes / 1024);
 }
 
 // The current thread waits, or is ready and lets others go first. Returns when it may go on.
 inline void Block::suspend() {
     const unsigned thread = thread_;
     const uint3 index = here.thread;
-    check_stack(fiber_);
     if (ready_count_) {
         unsigned next = ready_[ready_first_];
         if (next != thread) switch_to(fiber_of_[next]);
@@ -284,7 +296,6 @@ inline void Block::make_ready(unsigned thread) {
 }
 
 inline void Block::exit_thread() {
-    check_stack(fiber_);
     state_[thread_] = State::exited;
     --live_;
     if (in_barrier_ && in_barrier_ == live_) release_barrier();

@@ -3,8 +3,8 @@
 
 namespace cuda_host {
 
-// The calling statement: the default argument is evaluated where the call is written.
-#define CUDA_HOST_SITE ::cuda_host::Site site = ::cuda_host::Site{__builtin_FILE(), __builtin_LINE()}
+// The calling statement: default arguments are evaluated where the call is written.
+#define CUDA_HOST_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline int lane() { return static_cast<int>(block_here().current() % warp_size); }
 
@@ -32,20 +32,20 @@ inline T from_bits(unsigned long long bits) {
 
 inline void __syncthreads(CUDA_HOST_SITE) {
     int live;
-    ::cuda_host::block_here().barrier("__syncthreads", false, site, &live);
+    ::cuda_host::block_here().barrier("__syncthreads", false, {file, line}, &live);
 }
 inline int __syncthreads_count(int predicate, CUDA_HOST_SITE) {
     int live;
-    return ::cuda_host::block_here().barrier("__syncthreads_count", predicate != 0, site, &live);
+    return ::cuda_host::block_here().barrier("__syncthreads_count", predicate != 0, {file, line}, &live);
 }
 inline int __syncthreads_and(int predicate, CUDA_HOST_SITE) {
     int live;
-    int votes = ::cuda_host::block_here().barrier("__syncthreads_and", predicate != 0, site, &live);
+    int votes = ::cuda_host::block_here().barrier("__syncthreads_and", predicate != 0, {file, line}, &live);
     return votes == live;
 }
 inline int __syncthreads_or(int predicate, CUDA_HOST_SITE) {
     int live;
-    return ::cuda_host::block_here().barrier("__syncthreads_or", predicate != 0, site, &live) != 0;
+    return ::cuda_host::block_here().barrier("__syncthreads_or", predicate != 0, {file, line}, &live) != 0;
 }
 
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
@@ -53,26 +53,26 @@ inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_HOST_SITE) {
-    ::cuda_host::warp_op(::cuda_host::WarpOp::sync, "__syncwarp", mask, 0, 0, site);
+    ::cuda_host::warp_op(::cuda_host::WarpOp::sync, "__syncwarp", mask, 0, 0, {file, line});
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_HOST_SITE) {
     return static_cast<unsigned>(
-        ::cuda_host::warp_op(::cuda_host::WarpOp::ballot, "__ballot_sync", mask, predicate != 0, 0, site));
+        ::cuda_host::warp_op(::cuda_host::WarpOp::ballot, "__ballot_sync", mask, predicate != 0, 0, {file, line}));
 }
 inline int __any_sync(unsigned mask, int predicate, CUDA_HOST_SITE) {
     return static_cast<int>(
-        ::cuda_host::warp_op(::cuda_host::WarpOp::any, "__any_sync", mask, predicate != 0, 0, site));
+        ::cuda_host::warp_op(::cuda_host::WarpOp::any, "__any_sync", mask, predicate != 0, 0, {file, line}));
 }
 inline int __all_sync(unsigned mask, int predicate, CUDA_HOST_SITE) {
     return static_cast<int>(
-        ::cuda_host::warp_op(::cuda_host::WarpOp::all, "__all_sync", mask, predicate != 0, 0, site));
+        ::cuda_host::warp_op(::cuda_host::WarpOp::all, "__all_sync", mask, predicate != 0, 0, {file, line}));
 }
 inline unsigned __activemask() { return 1u << ::cuda_host::lane(); }  // see the head of cuda_host.h
 
 #define CUDA_HOST_SHUFFLE(name, op, T, Argument)                                                                       \
     inline T name(unsigned mask, T value, Argument argument, int width = 32, CUDA_HOST_SITE) {                         \
         return ::cuda_host::from_bits<T>(::cuda_host::warp_op(::cuda_host::WarpOp::op, #name, mask,                    \
-                                                              ::cuda_host::to_bits(value), sizeof(T), site,            \
+                                                              ::cuda_host::to_bits(value), sizeof(T), {file, line},            \
                                                               static_cast<int>(argument), width));                     \
     }
 #define CUDA_HOST_SHUFFLES(T)                                                                                          \
@@ -92,12 +92,12 @@ CUDA_HOST_SHUFFLES(double)
 #define CUDA_HOST_MATCH(T)                                                                                             \
     inline unsigned __match_any_sync(unsigned mask, T value, CUDA_HOST_SITE) {                                         \
         return static_cast<unsigned>(::cuda_host::warp_op(::cuda_host::WarpOp::match_any, "__match_any_sync", mask,    \
-                                                          ::cuda_host::to_bits(value), sizeof(T), site));              \
+                                                          ::cuda_host::to_bits(value), sizeof(T), {file, line}));              \
     }                                                                                                                  \
     inline unsigned __match_all_sync(unsigned mask, T value, int* predicate, CUDA_HOST_SITE) {                         \
         unsigned result = static_cast<unsigned>(                                                                       \
             ::cuda_host::warp_op(::cuda_host::WarpOp::match_all, "__match_all_sync", mask,                             \
-                                 ::cuda_host::to_bits(value), sizeof(T), site));                                       \
+                                 ::cuda_host::to_bits(value), sizeof(T), {file, line}));                                       \
         *predicate = result != 0;                                                                                      \
         return result;                                                                                                 \
     }
