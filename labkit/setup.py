@@ -166,7 +166,7 @@ def _say_what_comes() -> None:
     free = shutil.disk_usage(REPOSITORY).free / 2**30
     print(f"Setting up {VENV} (once; {free:.0f} GiB free on this disk).")
     if sys.platform == "linux":
-        print("  Up to about 3 GB come down and 8 GB go on disk: PyPI's torch for Linux brings the CUDA libraries,\n"
+        print("  Up to about 2 GB come down and 6 GB go on disk: PyPI's torch for Linux brings the CUDA libraries,\n"
               "  with or without a GPU. Where pip is configured to find a CPU build of torch, it is about 0.6 GB.")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         print(f"  This Python already has torch {importlib.metadata.version('torch')}: to use that rather than\n"

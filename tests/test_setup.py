@@ -70,7 +70,7 @@ def test_the_download_is_announced_before_it_begins(stage, capsys):
     with pytest.raises(pip.SetupError):
         setup.ensure()
     said = capsys.readouterr().out
-    assert "GiB free" in said and "3 GB" in said and "--here" in said  # torch is in the Python that runs this
+    assert "GiB free" in said and "2 GB" in said and "--here" in said  # torch is in the Python that runs this
 
 
 def test_changed_requirements_are_installed_into_the_same_environment(stage):
