@@ -82,13 +82,13 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     variants   {label: function}; each is called with the tensors of one input set, and returns a tensor or a
                tuple of tensors
     inputs     called without arguments for each input set: a tuple of tensors on the GPU, fresh every time
-    bytes      what one call must move at the least, in bytes; GB/s are computed from it, for all variants alike
+    bytes      what one call must move at the least, in bytes; every variant's GB/s are computed from it
     limit      the label of the variant that the others are held against, such as a copy of as many bytes; it
                computes something else, so its output is not compared with the reference
     reference  called with the inputs, returns the right output in float64 (a tensor, or a tuple where the
                variants return one). It is given slices along dimension 0 of the inputs that have as many
-               dimensions as the first one and its length, and the others whole; where an output is not of that
-               kind, as a sum over rows, it is given everything at once.
+               dimensions as the first one and its length, and the others whole; where an output is not of
+               that kind, as a sum over rows, it is given everything at once.
     tolerance  (relative, absolute): |output - reference| <= absolute + relative * |reference|, everywhere
     rounds     timed calls a variant
 
@@ -175,7 +175,7 @@ def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, 
 
 
 def _input_sets(inputs, enough_bytes: float, free_bytes: Callable[[], int]) -> list[tuple]:
-    """Two input sets, or more (to INPUT_SETS) until they exceed `enough_bytes` together; fewer as memory is short."""
+    """Two input sets, or up to INPUT_SETS until they exceed `enough_bytes`; fewer where memory is short."""
     sets = [tuple(inputs())]
     one = sum(tensor.nbytes for tensor in sets[0] if hasattr(tensor, "nbytes"))
     wanted = min(INPUT_SETS, max(2, 1 + int(enough_bytes // max(one, 1))))
@@ -221,7 +221,7 @@ def measure(variants: dict[str, Callable], sets: list[tuple], gpu, rounds: int,
 
 
 def _warm_up(variants, sets, gpu) -> None:
-    """Call each variant WARM_UP_CALLS times, and on every input set, and all until WARM_UP_SECONDS are over."""
+    """Call each variant WARM_UP_CALLS times and on every input set, and on until WARM_UP_SECONDS are over."""
     begin, calls = gpu.now(), 0
     while calls < max(WARM_UP_CALLS, len(sets)) or gpu.now() - begin < WARM_UP_SECONDS:
         for call in variants.values():
@@ -256,8 +256,8 @@ def summarise(samples: dict[str, _Samples], bytes: int, limit: str | None) -> li
 def _recorded_table(name: str) -> Table:
     lab = results.session().lab
     if lab is None:
-        raise ValueError("bench: there is no GPU here, and no lab was started whose recorded figures could be "
-                         "shown; call labkit.start(\"NN_topic\") first")
+        raise ValueError("bench: there is no GPU here, and no lab was started whose recorded figures could "
+                         "be shown; call labkit.start(\"NN_topic\") first")
     found = results.recorded(lab, name)
     if found is None:
         caption = f"Not measured: there is no GPU here, and no figures of {name!r} are recorded"

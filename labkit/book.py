@@ -1,16 +1,18 @@
-"""Sphinx extension of the book: recorded results in the prose, as tables and figures, and kernels as listings.
+"""Sphinx extension of the book: recorded results in the prose, in tables and figures; kernels as listings.
 
-In the prose a number is a substitution, evaluated by Jinja while the page is read. Each lab gives one name, its own
-without the number: results of labs/04_fused_kernel are under `fused_kernel`, then comes the table, then the row:
+In the prose a number is a substitution, evaluated by Jinja while the page is read. Each lab gives one name,
+its own without the number: what labs/04_fused_kernel recorded is `fused_kernel`. Then come the table, the
+row, and what to say of it (see `Timing`, `Cells` and `Series`):
 
-    {{ fused_kernel.forward["gelu v6"].us }}                        263.9 µs      (see `Timing` for what a row has)
+    {{ fused_kernel.forward["gelu v6"].us }}                        263.9 µs
     {{ fused_kernel.forward["gelu v6"].speedup_over("F.gelu") }}    1.14×
-    {{ fused_kernel.kernels["eager"].launched }}                    8             (a column of a plain table)
+    {{ fused_kernel.kernels["eager"].launched }}                    8, of a plain table's column "launched"
+    {{ fused_kernel.ulp_curves["F.gelu"].max }}                     2,048
     {{ fused_kernel.gpu }}                                          NVIDIA H200
 
-Directives take the same address: `{results-table} fused_kernel.forward`, `{results-figure} fused_kernel.forward`.
-`{kernel-source} gelu` shows a kernel. Whatever does not exist is a warning that names page and key, and
-the book is built with warnings as errors.
+Directives take the same address: `{results-table} fused_kernel.forward`, and `{results-figure}` likewise;
+`{kernel-source} gelu` shows a kernel. What does not exist is a warning that names page and key, and the book
+is built with warnings as errors.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class UnknownResult(Exception):
 
 
 class _Value:
-    """Compared and shown by what it holds: Sphinx rereads the pages when a value of its configuration changes."""
+    """Compared by what it holds: Sphinx reads the pages again when a value of its configuration changes."""
 
     def __eq__(self, other) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -42,7 +44,10 @@ class _Value:
 
 
 class Timing(_Value):
-    """One row of a benchmark in the prose; it prints as its median. The schema's plain numbers are there as well."""
+    """One row of a benchmark in the prose; it prints as its median.
+
+    All is text but `median_us`, `low_us` and `high_us`, which are numbers to calculate with.
+    """
 
     def __init__(self, row: dict, table: Table):
         self._table = table
@@ -90,13 +95,13 @@ class Timing(_Value):
         return figures.number(self._row["max_error"])
 
     def speedup_over(self, other: str | Timing) -> str:
-        """The other's median over this one's: "1.14×". `other` is a row of the same table by name, or any row."""
+        """The other's median over this one's: "1.14×". `other`: a row's name in this table, or any row."""
         other = other if isinstance(other, Timing) else self._table[other]
         return figures.ratio(other.median_us / self.median_us)
 
 
 class Cells(_Value):
-    """One row of a plain table in the prose: `row["time, s"]`, or `row.time_s`, is the cell of that column."""
+    """One row of a plain table in the prose: `row["time, s"]`, or `row.time_s`, is that column's cell."""
 
     def __init__(self, row: dict, table: Table):
         self._row, self._table = row, table
@@ -158,7 +163,7 @@ class Lab(_Value):
     def recorded(self, table: str) -> results.Recorded:
         """Table `table` of the run; UnknownResult where there is none."""
         if self._found is None:
-            raise UnknownResult(f"no results are recorded for the lab {self.lab} (asked for {self.name}.{table})")
+            raise UnknownResult(f"no results are recorded for the lab {self.lab}, so no {self.name}.{table}")
         gpu, run = self._found
         if table not in run["tables"]:
             raise UnknownResult(f"{self.name} has no table {table!r}; it has {', '.join(run['tables'])}")
@@ -267,7 +272,7 @@ class KernelSource(SphinxDirective):
                    "name": directives.unchanged, "caption": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        from labkit.show import difference, source  # here: it brings torch along, and only some pages need it
+        from labkit.listing import difference, source  # here: only some pages need what it brings along
 
         operator, new, old = self.arguments[0], self.options.get("version"), self.options.get("diff")
         if new is None:

@@ -1,7 +1,7 @@
 """Holding the outputs that were timed against a float64 reference, a slice at a time.
 
-A 16384 x 16384 output is 2 GiB in float64, and a reference has intermediate values of that size. So reference and
-comparison go over slices along dimension 0, and never hold the whole.
+A 16384 x 16384 output is 2 GiB in float64, and a reference has intermediate values of that size. So reference
+and comparison go over slices along dimension 0, and never hold the whole.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class WrongResult(AssertionError):
 def max_error(variant: str, reference: Callable, tensors: tuple, output, relative: float, absolute: float):
     """The largest |output - reference(*tensors)|, as a float, over all elements of all outputs.
 
-    `output` is a tensor or a tuple; the reference returns the same in float64. Raises WrongResult, which names the
-    variant and the first wrong element, unless |output - reference| <= absolute + relative * |reference|
-    everywhere; a NaN is always wrong.
+    `output` is a tensor or a tuple; the reference returns the same in float64. Raises WrongResult, which
+    names the variant and the first wrong element, unless |output - reference| <= absolute + relative *
+    |reference| everywhere; a NaN is always wrong.
     """
     outputs = output if isinstance(output, (tuple, list)) else (output,)
     worst = 0.0
@@ -67,6 +67,6 @@ def _compare(what: str, got, want, relative: float, absolute: float, offset: int
         index = wrong.nonzero()[0].tolist()
         place = [index[0] + offset, *index[1:]] if index else []
         raise WrongResult(f"{what}: {count:,} of {wrong.numel():,} elements compared are wrong, the first at "
-                          f"{place}: {got[tuple(index)].item()} instead of {want[tuple(index)].item()} (tolerance: "
-                          f"relative {relative}, absolute {absolute}); its time would mean nothing")
+                          f"{place}: {got[tuple(index)].item()} instead of {want[tuple(index)].item()} "
+                          f"(tolerance: relative {relative}, absolute {absolute}): its time means nothing")
     return error.max().item()

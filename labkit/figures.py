@@ -1,8 +1,8 @@
 """Recorded tables as people see them: numbers with units, tables as text and HTML, figures as inline SVG.
 
 The notebooks and the book share these, so that a figure looks the same in both. A figure is SVG inside HTML:
-its text and axes are `currentColor`, that is, the colour of the text around it, in a light page and in a dark one.
-Drawings are narrow and tall, to be read on a phone as well.
+its text and axes are `currentColor`, that is, the colour of the text around it, in a light page and in a dark
+one. Drawings are narrow and tall, to be read on a phone as well.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ THIN = "\u202f"  # narrow no-break space between a number and its unit
 
 _STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "kernel to gradient", "font.size": 13, "text.color": INK,
-    "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False,
-    "axes.spines.right": False, "legend.frameon": False, "path.simplify": True, "axes.unicode_minus": True,
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 }
 
 
 # -- numbers ------------------------------------------------------------------------------------------------
 
-def number(value: float | int | str | bool | None) -> str:
+def number(value: float | str | bool | None) -> str:
     """A cell's value as text: four significant digits for a fraction, thousands set off by commas."""
     if value is None:
         return "–"
@@ -66,9 +66,10 @@ def _magnitude(value: float) -> int:
 # -- tables -------------------------------------------------------------------------------------------------
 
 def grid(table: dict) -> tuple[list[str], list[list[str]]]:
-    """The column heads and the rows of a "bench" or "table" record, as text; the first column names the row."""
+    """The column heads and rows of a "bench" or "table" record, as text; the first column names the row."""
     if table["kind"] == "table":
-        return table["columns"], [[number(row[column]) for column in table["columns"]] for row in table["rows"]]
+        heads = table["columns"]
+        return heads, [[number(row[head]) for head in heads] for row in table["rows"]]
     if table["kind"] != "bench":
         raise ValueError(f"a record of kind {table['kind']!r} is drawn as a figure, not as a table")
     heads = ["variant", "median, µs", "10–90%, µs", "GB/s"]
@@ -85,7 +86,7 @@ def text_table(table: dict) -> str:
     """The record as plain text in columns."""
     heads, rows = grid(table)
     widths = [max(map(len, column)) for column in zip(heads, *rows)]
-    return "\n".join("  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:]))])
+    return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
                      for line in [heads, *rows])
 
 
@@ -94,7 +95,8 @@ def html_table(table: dict, caption: str) -> str:
     import pandas
 
     heads, rows = grid(table)
-    body = pandas.DataFrame(rows, columns=heads).to_html(index=False, border=0, classes="results", justify="unset")
+    frame = pandas.DataFrame(rows, columns=heads)
+    body = frame.to_html(index=False, border=0, classes="results", justify="unset")
     top = f"<caption>{html.escape(table['title'])}. {html.escape(caption)}.</caption>"
     return body.replace("<thead>", f"{top}<thead>", 1)
 
@@ -113,7 +115,8 @@ def figure(table: dict) -> str:
 def bars(table: dict) -> str:
     """One bar a variant: the median, a line from the 10th to the 90th percentile, the limit as a dashed mark.
 
-    The scale is that of the fast variants: a bar more than LONGEST times the fastest is cut, and its gap shows it.
+    The scale is that of the fast variants: a bar more than LONGEST times the fastest is cut, and its gap
+    shows it.
     """
     rows = table["rows"]
     limit = next((row for row in rows if row["name"] == table["limit"]), None)
@@ -132,15 +135,17 @@ def bars(table: dict) -> str:
             if limit:
                 axes.vlines(limit["median_us"], place - 0.21, place + 0.21, color=INK, linewidth=1.3,
                             linestyle=(0, (2, 1.5)))
-            share = f" · {percent(row['of_limit'])}" if limit else ""
+            time = f"{microseconds(row['median_us'])} µs"
+            time += f" · {percent(row['of_limit'])}" if limit else ""
             axes.annotate(_name(row), (0, place - 0.24), (2, 1), textcoords="offset points", va="bottom")
-            axes.annotate(f"{microseconds(row['median_us'])} µs{share}", (1, place - 0.24), (0, 1), va="bottom",
-                          ha="right", xycoords=axes.get_yaxis_transform(), textcoords="offset points")
+            axes.annotate(time, (1, place - 0.24), (0, 1), xycoords=axes.get_yaxis_transform(),
+                          textcoords="offset points", va="bottom", ha="right")
         axes.set(xlim=(0, end), ylim=(len(rows) - 0.6, -0.8), yticks=[],
                  xlabel="microseconds" + ("; a bar with a gap is longer than drawn" if cut else ""))
         axes.spines["left"].set_visible(False)
     spoken = "; ".join(f"{_name(row)}: {microseconds(row['median_us'])} microseconds"
-                       + (f", {percent(row['of_limit'])} of {table['limit']}" if limit else "") for row in rows)
+                       + (f", {percent(row['of_limit'])} of {table['limit']}" if limit else "")
+                       for row in rows)
     return _inline(svg, f"Bars, {table['title']}. {spoken}.")
 
 
@@ -205,7 +210,8 @@ def _inline(svg: io.StringIO, description: str) -> str:
     text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
     box = re.search(r'viewBox="[^"]*"', text)[0]
     label = html.escape(description, quote=True)
-    head = (f'<svg class="results-figure" role="img" aria-label="{label}" {box} style="width:100%;max-width:32rem"'
-            ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">')
+    head = (f'<svg class="results-figure" role="img" aria-label="{label}" {box}'
+            ' style="width:100%;max-width:32rem" xmlns="http://www.w3.org/2000/svg"'
+            ' xmlns:xlink="http://www.w3.org/1999/xlink">')
     # A blank line would end an HTML block in Markdown.
     return re.sub(r"\n\s*\n", "\n", head + text[text.index(">") + 1:]).strip()

@@ -79,9 +79,9 @@ def today() -> str:
 def start(lab: str) -> None:
     """Begin the session of `lab`, for example "04_fused_kernel"; the first cell of every lab calls it.
 
-    Prints what the lab runs on: backend, GPU, versions, date, and a hash of the sources that it runs. Tables and
-    notes of an earlier session in the same process are dropped, so that "run all" in a used kernel starts clean.
-    Raises FileNotFoundError when labs/<lab>.ipynb is not there.
+    Prints what the lab runs on: backend, GPU, versions, date, and a hash of the sources that it runs. Tables
+    and notes of an earlier session in the same process are dropped, so that "run all" in a used kernel starts
+    clean. Raises FileNotFoundError when labs/<lab>.ipynb is not there.
     """
     global _session
     code = sources.sources_hash(lab)
@@ -103,12 +103,14 @@ def start(lab: str) -> None:
 def note(kind: str, name: str, outcome: str) -> None:
     """Keep one line of what the session did, such as ("check", "gelu", "412 cases passed").
 
-    `kind` is one of NOTE_KINDS (ValueError otherwise). Where the environment variable LABKIT_LOG names a file,
-    the note is also appended to it as a line of JSON; the runner of labs makes its closing table from that.
+    `kind` is one of NOTE_KINDS (ValueError otherwise). Where the environment variable LABKIT_LOG names a
+    file, the note is also appended to it as a line of JSON; the runner of labs makes its closing table from
+    that.
     """
     if kind not in NOTE_KINDS:
         raise ValueError(f"kind must be one of {', '.join(NOTE_KINDS)}, not {kind!r}")
-    entry = {"lab": _session.lab, "kind": kind, "name": name, "outcome": outcome, "backend": machine.backend()}
+    entry = {"lab": _session.lab, "kind": kind, "name": name, "outcome": outcome,
+             "backend": machine.backend()}
     _session.notes.append(entry)
     log = os.environ.get("LABKIT_LOG")
     if log:
@@ -117,10 +119,12 @@ def note(kind: str, name: str, outcome: str) -> None:
 
 
 def add(name: str, table: dict) -> None:
-    """Keep a table of this session under `name`, to be recorded by `record`; a later table replaces an earlier one.
+    """Keep a table of this session under `name`, to be recorded by `record`; a later table replaces an
+    earlier one.
 
-    `table` is a dict of one of the three kinds in results/schema.json ("bench", "table", "curve"); numbers may be
-    NumPy's or torch's. Raises ResultsError when it does not fit the schema or holds a NaN or an infinity.
+    `table` is a dict of one of the three kinds in results/schema.json ("bench", "table", "curve"); numbers
+    may be NumPy's or torch's. Raises ResultsError when it does not fit the schema or holds a NaN or an
+    infinity.
     """
     try:
         plain = json.loads(json.dumps(table, allow_nan=False, default=lambda value: value.item()))
@@ -130,16 +134,17 @@ def add(name: str, table: dict) -> None:
     if plain["kind"] == "table":
         for row in plain["rows"]:
             if set(row) != set(plain["columns"]):
-                raise ResultsError(f"table {name!r}: row {row} does not have exactly the columns {plain['columns']}")
+                raise ResultsError(f"table {name!r}: row {row} must have the columns {plain['columns']}")
     _session.tables[name] = plain
 
 
 def record() -> Path | None:
     """Append this session's tables as one run to results/<gpu>.json, and return that file's path.
 
-    Earlier runs stay. The file is checked against results/schema.json and replaced in one step, so that a reader
-    never sees half of it. On the host backend nothing is recorded (None is returned, and a line says so).
-    Raises ResultsError when `start` was not called, no table was added, or the existing file is not valid.
+    Earlier runs stay. The file is checked against results/schema.json and replaced in one step, so that a
+    reader never sees half of it. On the host backend nothing is recorded (None is returned, and a line says
+    so). Raises ResultsError when `start` was not called, no table was added, or the existing file is not
+    valid.
     """
     if machine.backend() != "cuda":
         print("Not recorded: there is no GPU here, and only GPU measurements are recorded.")
@@ -182,8 +187,8 @@ def labs() -> set[str]:
 def latest(lab: str, gpu: str | None = None) -> tuple[dict, dict] | None:
     """The latest run of `lab` and its GPU, as (gpu, run); None when none is recorded.
 
-    `gpu` is a slug such as "nvidia-h200". Without it, BOOK_GPU is taken where it has recorded the lab, or else
-    whichever GPU recorded it last. Raises ResultsError for a file that breaks the schema.
+    `gpu` is a slug such as "nvidia-h200". Without it, BOOK_GPU is taken where it has recorded the lab, or
+    else whichever GPU recorded it last. Raises ResultsError for a file that breaks the schema.
     """
     runs = []
     for path in files():
@@ -280,10 +285,11 @@ def readme_block() -> str:
     if not tables:
         return "No results are recorded yet: run the labs on a GPU, then `python -m labkit.results readme`."
     any_table = next(iter(tables.values()))
-    size = " × ".join(map(str, any_table.table["size"]))
-    lines = [f"{any_table.caption()}; {size} {any_table.table['dtype']}, median of {any_table.table['rounds']} "
-             "interleaved calls.", "",
-             f"| GeLU | variant | µs | GB/s | of {any_table.table['limit'] or 'the limit'} |",
+    about = any_table.table
+    size = " × ".join(map(str, about["size"]))
+    lines = [f"{any_table.caption()}; {size} {about['dtype']}, "
+             f"median of {about['rounds']} interleaved calls.", "",
+             f"| GeLU | variant | µs | GB/s | of {about['limit'] or 'the limit'} |",
              "|---|---|---:|---:|---:|"]
     for head, found in tables.items():
         for row in _headline(found.table["rows"]):

@@ -1,7 +1,7 @@
 """What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
 
-A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells and,
-for every operator that they load by a literal name (`load("gelu")`), the files of kernels/<name>/ and of
+A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells
+and, for every operator that they load by a literal name (`load("gelu")`), the files of kernels/<name>/ and of
 kernels/include/. Comments and blank space are not counted: rewording a comment does not make figures stale.
 labkit and the host backend are not counted either, since a GPU's figures are not theirs.
 """
@@ -65,8 +65,8 @@ def stated_hash(path: Path) -> str | None:
         return None
     found = re.search(rf"^{LABEL}\s+([0-9a-f]{{12}})$", "".join(outputs[0].get("text", "")), re.MULTILINE)
     if not found:
-        raise ValueError(f"{path.name} has outputs, but its first one does not state the hash of its sources; "
-                         "its first cell must call labkit.start")
+        raise ValueError(f"{path.name} has outputs, but its first one does not state the hash of its "
+                         "sources; its first cell must call labkit.start")
     return found[1]
 
 

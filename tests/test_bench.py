@@ -1,4 +1,4 @@
-"""labkit.bench on a simulated GPU: its order and statistics, what it flags, what it refuses, what it shows."""
+"""labkit.bench on a simulated GPU: its order and statistics, what it flags, refuses and shows."""
 
 import importlib
 import math

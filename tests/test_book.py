@@ -20,7 +20,8 @@ LAB = "04_fused_kernel"
 
 def timing(name, median_us, **changes):
     return {"name": name, "median_us": median_us, "low_us": 0.99 * median_us, "high_us": 1.02 * median_us,
-            "gbps": 1e6 / median_us, "of_limit": 250 / median_us, "host_bound": False, "max_error": None, **changes}
+            "gbps": 1e6 / median_us, "of_limit": 250 / median_us, "host_bound": False, "max_error": None,
+            **changes}
 
 
 TABLES = {
@@ -29,7 +30,8 @@ TABLES = {
                 "rows": [timing("copy", 250.0), timing("gelu v6", 253.25), timing("F.gelu", 300.0),
                          timing("eager", 2000.0, host_bound=True)]},
     "kernels": {"kind": "table", "title": "Kernels", "columns": ["variant", "kernels launched"],
-                "rows": [{"variant": "eager", "kernels launched": 8}, {"variant": "v6", "kernels launched": 1}]},
+                "rows": [{"variant": "eager", "kernels launched": 8},
+                         {"variant": "v6", "kernels launched": 1}]},
     "ulp_curves": {"kind": "curve", "title": "Error", "x": {"label": "x", "values": [-1.0, 0.0, 1.0]},
                    "y": {"label": "error, ULP", "scale": "log"},
                    "series": {"tanh": [2048.0, None, 0.5], "sigmoid": [0.75, 0.5, 0.5]}},
@@ -38,8 +40,8 @@ DOCUMENT = {
     "schema": 1,
     "gpu": {"name": "NVIDIA Test", "capability": "9.0", "sms": 132, "memory_gib": 140.0, "l2_mib": 50.0,
             "slug": "nvidia-test"},
-    "runs": [{"lab": LAB, "date": "2026-01-02T03:04:05Z", "sources": "0" * 12, "clocks": None, "tables": TABLES,
-              "versions": {"driver": "580.159", "cuda": "13.0", "torch": "2.11.0"}}]}
+    "runs": [{"lab": LAB, "date": "2026-01-02T03:04:05Z", "sources": "0" * 12, "clocks": None,
+              "tables": TABLES, "versions": {"driver": "580.159", "cuda": "13.0", "torch": "2.11.0"}}]}
 
 
 @pytest.fixture
@@ -89,7 +91,8 @@ SHOWN = {
     'fused_kernel.forward["copy"].speedup_over(fused_kernel.forward["eager"])': "8×",
     'fused_kernel.forward["copy"].median_us + 1': "251.0",
     "fused_kernel.forward.size": "16384 × 16384",
-    "fused_kernel.forward.caption": "Recorded on NVIDIA Test, driver 580.159, CUDA 13.0, torch 2.11.0, 2026-01-02",
+    "fused_kernel.forward.caption":
+        "Recorded on NVIDIA Test, driver 580.159, CUDA 13.0, torch 2.11.0, 2026-01-02",
     'fused_kernel.kernels["eager"].kernels_launched': "8",
     'fused_kernel.kernels["eager"]["kernels launched"]': "8",
     'fused_kernel.kernels["eager"].ratio("kernels launched", "v6")': "8×",
@@ -149,7 +152,8 @@ def test_results_directives(page):
     assert "eager (waits for the host)" in html and html.count("F.gelu") < 3
     assert "GeLU forward. Recorded on NVIDIA Test" in html and "Launches. Recorded on" in html
     assert html.count("<svg") == 2
-    assert re.search(r'href="#first"[^>]*>.*?Table 1', html) and re.search(r'href="#bars"[^>]*>.*?Fig. 1', html)
+    assert re.search(r'href="#first"[^>]*>.*?Table 1', html)
+    assert re.search(r'href="#bars"[^>]*>.*?Fig. 1', html)
 
 
 @pytest.mark.parametrize("directive, message", [
@@ -161,7 +165,7 @@ def test_results_directives(page):
     ("{kernel-source} gelu", "add :version:"),
     ("{kernel-source} gelu\n:version: 99", "no version 99")])
 def test_wrong_directives_are_warned_about(page, monkeypatch, directive, message):
-    monkeypatch.setitem(sys.modules, "labkit.show", fake_show())
+    monkeypatch.setitem(sys.modules, "labkit.listing", fake_show())
     _, warnings = page(f"```{directive}\n```\n")
     assert "index.md:" in warnings and message in warnings
 
@@ -172,11 +176,14 @@ def fake_show():
             raise ValueError("no version 99")
         return f"__global__ void {name}_v{version}();"
 
-    return types.SimpleNamespace(source=source, difference=lambda name, old, new: f"--- v{old}\n+++ v{new}\n-old\n+new")
+    def difference(name, old, new):
+        return f"--- v{old}\n+++ v{new}\n-old\n+new"
+
+    return types.SimpleNamespace(source=source, difference=difference)
 
 
 def test_kernel_source(page, monkeypatch):
-    monkeypatch.setitem(sys.modules, "labkit.show", fake_show())
+    monkeypatch.setitem(sys.modules, "labkit.listing", fake_show())
     html, warnings = page("```{kernel-source} gelu\n:version: 4\n:name: whole\n```\n"
                           "```{kernel-source} gelu\n:version: 4\n:diff: 3\n```\n{numref}`whole`\n")
     assert not warnings
@@ -213,7 +220,8 @@ def build_book(folder, chapter, toc=()):
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(folder),
                "-W", "-n", "--keep-going"]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def test_a_sound_book_builds_and_loads_nothing_from_the_net(tmp_path, recorded):
@@ -294,7 +302,7 @@ def typed_numbers(text):
         if mark and fence is None:
             fence, hidden = mark[1], not mark[2] or mark[2] in CODE
             kept.append("")
-        elif mark and fence and line.strip() and set(line.strip()) == {fence[0]} and len(line.strip()) >= len(fence):
+        elif mark and fence and line.strip().startswith(fence) and set(line.strip()) == {fence[0]}:
             fence, hidden = None, False
             kept.append("")
         else:
@@ -307,14 +315,16 @@ def typed_numbers(text):
     "It takes 263.9 µs.", "about 1,932us", "in 0.3 ms", "after 5 s", "3,912 GB/s", "4.8 TB/s", "1.15× faster",
     "1.15x faster", "10x", "97.8% of a copy", "97 % of a copy", "0.5 ULP", "ten and 12 times faster",
     "2.5 seconds", "a 3-second build", "**12.5 µs**", "| gelu v6 | 263.9 µs |", ":::{note}\n12 µs\n:::",
-    "```{note}\n12 µs\n```", "{{ a.b }} is 2.1× as fast", "<abbr title=\"\">3 ms</abbr>", "16384 × 16384 in 3 ms"])
+    "```{note}\n12 µs\n```", "{{ a.b }} is 2.1× as fast", "<abbr title=\"\">3 ms</abbr>",
+    "16384 × 16384 in 3 ms"])
 def test_a_typed_number_is_found(text):
     assert typed_numbers(f"# Title\n\n{text}\n")
 
 
 @pytest.mark.parametrize("text", [
-    "{{ fused_kernel.forward[\"v6\"].us }} at {{ a['5 ms'] }}", "`12 µs`", "``a ` 12 µs``", "$12\\,\\text{s}$",
-    "$$\n1 s\n$$", "```python\nx = 1  # 5 ms\n```", "```{code-block} cuda\n5 ms\n```", "16384 × 16384 elements",
+    "{{ fused_kernel.forward[\"v6\"].us }} at {{ a['5 ms'] }}", "`12 µs`", "``a ` 12 µs``", "$12\\,s$",
+    "$$\n1 s\n$$", "```python\nx = 1  # 5 ms\n```", "```{code-block} cuda\n5 ms\n```",
+    "16384 × 16384 elements",
     "32 threads x 4 elements", "<abbr title=\"NVIDIA H200 data sheet\">4.8 TB/s</abbr>", "sm_90", "2 bytes",
     "[a](page-5%20.md)", "128 registers", "% a comment about 5 ms", "the 90th percentile", "`x` 2x2 tiles",
     "\\begin{align*}\n5 s\n\\end{align*}", "CUDA 13.0 and torch 2.11.0"])
@@ -323,7 +333,8 @@ def test_what_is_no_typed_number(text):
 
 
 def test_the_line_of_a_typed_number_is_right():
-    assert typed_numbers("---\na: 1\n---\n# T\n\n```c\n5 ms\n```\n\n$$\nx\n$$\n\nIn 7 ms.\n") == [(14, "7 ms")]
+    page = "---\na: 1\n---\n# T\n\n```c\n5 ms\n```\n\n$$\nx\n$$\n\nIn 7 ms.\n"
+    assert typed_numbers(page) == [(14, "7 ms")]
 
 
 def pages():
@@ -340,8 +351,9 @@ def test_no_number_is_typed_into_the_prose(path):
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "labs").glob("*.ipynb")), ids=lambda path: path.name)
 def test_no_number_is_typed_into_a_labs_text(path):
     cells = nbformat.read(path, as_version=4).cells
-    found = [entry for cell in cells if cell.cell_type == "markdown" for entry in typed_numbers(cell.source)]
-    assert not found, f"{path.name}: {', '.join(quantity for _, quantity in found)} typed in; see typed_numbers"
+    found = [quantity for cell in cells if cell.cell_type == "markdown"
+             for _, quantity in typed_numbers(cell.source)]
+    assert not found, f"{path.name}: {found} are typed in; see typed_numbers"
 
 
 def test_committed_notebooks_were_run_with_the_sources_that_are_here():
