@@ -28,8 +28,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from labkit import figures, machine, results
+from labkit import machine, results
 from labkit.compare import max_error
+from labkit.report import here, show_table
 
 WARM_UP_CALLS = 3
 WARM_UP_SECONDS = 0.5
@@ -107,7 +108,10 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
         table = _recorded_table(name)
     else:
         table = _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, rounds, title)
-    _show(table)
+    if table.rows:
+        show_table(table.record, table.caption, figure=True)
+    else:
+        print(table.caption + ".")
     return table
 
 
@@ -170,8 +174,7 @@ def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, 
               "limit": limit, "rows": summarise(samples, bytes, limit)}
     results.add(name, record)
     results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
-    where = results.conditions(machine.gpu(), machine.versions(), results.today())
-    return Table(record, f"Measured here, on {where}", measured=True)
+    return Table(record, f"Measured on {here()}", measured=True)
 
 
 def _input_sets(inputs, enough_bytes: float, free_bytes: Callable[[], int]) -> list[tuple]:
@@ -263,25 +266,3 @@ def _recorded_table(name: str) -> Table:
         caption = f"Not measured: there is no GPU here, and no figures of {name!r} are recorded"
         return Table(None, caption, measured=False)
     return Table(found.table, f"{found.caption()}; not measured on this machine", measured=False)
-
-
-def _show(table: Table) -> None:
-    if not table.rows:
-        print(table.caption + ".")
-        return
-    plain = f"{table.record['title']}. {table.caption}.\n{figures.text_table(table.record)}"
-    if not _in_notebook():
-        print(plain)
-        return
-    from IPython.display import display
-
-    page = figures.html_table(table.record, table.caption) + figures.bars(table.record)
-    display({"text/html": page, "text/plain": plain}, raw=True)
-
-
-def _in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return hasattr(get_ipython(), "kernel")

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -165,6 +166,8 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     with _tools_on_path():
         from torch.utils import cpp_extension  # a second of import, and only a build needs it
 
+        # torch hands this folder to the linker unquoted, so a path with a space would fall apart.
+        cpp_extension.TORCH_LIB_PATH = shlex.quote(str(Path(torch.__file__).parent / "lib"))
         cpp_extension.CUDA_HOME = str(machine.cuda_home()) if backend == "cuda" else cpp_extension.CUDA_HOME
         cpp_extension.load(namespace, [str(kernel), str(source.parent / "binding.cpp")],
                            extra_cflags=[*flags, f"-DNAMESPACE={namespace}"], extra_cuda_cflags=cuda_flags,

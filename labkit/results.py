@@ -3,8 +3,6 @@
 A lab calls `start` in its first cell and `record` in its last. In between, `labkit.bench` and the lab itself
 hand in tables with `add`; `record` then appends them, as one run, to `results/<gpu>.json`. The book, the
 README and a lab on a machine without a GPU read them back with `recorded`. Nothing else writes numbers.
-
-`python -m labkit.results readme` rewrites the results block of README.md from the recorded runs.
 """
 
 from __future__ import annotations
@@ -16,21 +14,17 @@ import fcntl
 import functools
 import json
 import os
-import re
-import sys
 import tempfile
 from pathlib import Path
 
 import jsonschema
 
-from labkit import figures, machine, sources
+from labkit import machine, sources
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCHEMA = REPOSITORY / "results" / "schema.json"
 BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
 NOTE_KINDS = ("check", "measured", "built", "exact")
-README_TABLES = {"forward": "forward", "backward": "backward", "forward_backward": "forward + backward"}
-README_MARKS = ("<!-- results:begin -->", "<!-- results:end -->")
 
 
 class ResultsError(ValueError):
@@ -162,7 +156,7 @@ def record() -> Path | None:
         document = _read(path) if path.exists() else {"schema": 1, "gpu": gpu, "runs": []}
         document["runs"].append(run)
         _validate(document, str(path))
-        _replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
     print(f"Recorded {', '.join(_session.tables)} in {path.name} (run {len(document['runs'])}).")
     return path
 
@@ -260,7 +254,7 @@ def _locked(directory: Path):
         os.close(handle)
 
 
-def _replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str) -> None:
     """Write `text` beside `path`, then rename over it: other processes see the old file or the new one."""
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -271,55 +265,3 @@ def _replace(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(beside)
         raise
-
-
-# -- the README's block -------------------------------------------------------------------------------------
-
-def readme_block() -> str:
-    """What stands between README_MARKS: the fused kernel's figures, or a line saying that none are recorded.
-
-    Of a ladder's rungs ("v1", "gelu v2", ...) only the fastest is listed; the chapter has them all.
-    """
-    tables = {head: recorded("04_fused_kernel", name) for name, head in README_TABLES.items()}
-    tables = {head: found for head, found in tables.items() if found}
-    if not tables:
-        return "No results are recorded yet: run the labs on a GPU, then `python -m labkit.results readme`."
-    any_table = next(iter(tables.values()))
-    about = any_table.table
-    size = " × ".join(map(str, about["size"]))
-    lines = [f"{any_table.caption()}; {size} {about['dtype']}, "
-             f"median of {about['rounds']} interleaved calls.", "",
-             f"| GeLU | variant | µs | GB/s | of {about['limit'] or 'the limit'} |",
-             "|---|---|---:|---:|---:|"]
-    for head, found in tables.items():
-        for row in _headline(found.table["rows"]):
-            share = figures.percent(row["of_limit"]) if row["of_limit"] else "–"
-            lines.append(f"| {head} | {row['name']} | {figures.microseconds(row['median_us'])} | "
-                         f"{row['gbps']:,.0f} | {share} |")
-            head = ""
-    return "\n".join(lines)
-
-
-def _headline(rows: list[dict]) -> list[dict]:
-    rungs = [row for row in rows if re.search(r"\bv\d+\b", row["name"])]
-    fastest = min(rungs, key=lambda row: row["median_us"], default=None)
-    return [row for row in rows if row not in rungs or row is fastest]
-
-
-def write_readme(path: Path) -> bool:
-    """Bring the results block of the README at `path` up to date; True when it had to change."""
-    text = path.read_text(encoding="utf-8")
-    begin, end = (text.find(mark) for mark in README_MARKS)
-    if not 0 <= begin < end:
-        raise ResultsError(f"{path} has no block between {README_MARKS[0]} and {README_MARKS[1]}")
-    new = f"{text[:begin]}{README_MARKS[0]}\n{readme_block()}\n{text[end:]}"
-    if new != text:
-        _replace(path, new)
-    return new != text
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["readme"]:
-        sys.exit("usage: python -m labkit.results readme")
-    changed = write_readme(REPOSITORY / "README.md")
-    print("README.md: the results block " + ("was brought up to date" if changed else "is as recorded"))

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from labkit import compare, machine, results
+from labkit import compare, machine, report, results
 from labkit.compare import WrongResult, max_error
 
 bench_module = importlib.import_module("labkit.bench")  # `labkit.bench` itself is the function
@@ -267,7 +267,7 @@ def test_bench_measures_checks_keeps_and_shows(on_gpu, capsys):
     assert kept["size"] == [8, 4] and kept["dtype"] == "float32" and kept["rounds"] == 10
     assert results.session().notes[-1]["kind"] == "measured"
     shown = capsys.readouterr().out
-    assert "Measured here, on NVIDIA Test, driver 1.2, CUDA 13.0, torch 2.11.0" in shown and "80.0%" in shown
+    assert "Measured on NVIDIA Test, driver 1.2, CUDA 13.0, torch 2.11.0" in shown and "80.0%" in shown
 
 
 def test_a_wrong_variant_raises_and_nothing_is_kept_or_shown(on_gpu, capsys):
@@ -313,12 +313,12 @@ def test_arguments_that_do_not_fit_together_are_refused(arguments, message):
 
 def test_in_a_notebook_the_table_and_the_bars_are_html(lab, monkeypatch):
     shown = []
-    monkeypatch.setattr(bench_module, "_in_notebook", lambda: True)
+    monkeypatch.setattr(report, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     row = {"name": "mine", "median_us": 5.0, "low_us": 4.0, "high_us": 6.0, "gbps": 1.0, "of_limit": None,
            "host_bound": False, "max_error": None}
     record = {"kind": "bench", "title": "t", "size": [1], "dtype": "float32", "bytes": 1, "rounds": 2,
               "limit": None, "rows": [row]}
-    bench_module._show(bench_module.Table(record, "Recorded on X", measured=False))
+    report.show_table(record, "Recorded on X", figure=True)
     assert "<table" in shown[0]["text/html"] and "<svg" in shown[0]["text/html"]
     assert "Recorded on X" in shown[0]["text/html"] and "Recorded on X" in shown[0]["text/plain"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit import book, figures, results, sources
+from labkit import book, figures, readme, results, sources
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LAB = "04_fused_kernel"
@@ -356,19 +356,22 @@ def test_no_number_is_typed_into_a_labs_text(path):
     assert not found, f"{path.name}: {found} are typed in; see typed_numbers"
 
 
-def test_committed_notebooks_were_run_with_the_sources_that_are_here():
-    stale = []
-    for path in sorted((REPOSITORY / "labs").glob("*.ipynb")):
-        stated = sources.stated_hash(path)
-        if stated is not None and stated != sources.sources_hash(path.stem):
-            stale.append(path.stem)
-    assert not stale, (f"the outputs of {', '.join(stale)} are of other sources than those here; run "
-                       f"`python -m labkit labs {' '.join(stale)} --save` on a GPU and commit them")
+def lab_names():
+    return [path.stem for path in sorted((REPOSITORY / "labs").glob("*.ipynb"))]
+
+
+@pytest.mark.parametrize("lab", lab_names())
+def test_committed_outputs_and_recorded_figures_are_of_the_sources_that_are_here(lab, monkeypatch):
+    monkeypatch.delenv("LABKIT_RESULTS", raising=False)
+    here, remedy = sources.sources_hash(lab), f"run `python -m labkit labs {lab} --save` on a GPU and commit both"
+    assert sources.stated_hash(sources.notebook(lab)) == here, f"labs/{lab}.ipynb: no outputs, or of other sources; {remedy}"
+    gpu, run = results.latest(lab)
+    assert run["sources"] == here, f"the figures of {gpu['name']} are of other sources; {remedy}"
 
 
 def test_the_readme_shows_what_is_recorded(monkeypatch):
     monkeypatch.delenv("LABKIT_RESULTS", raising=False)
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    begin, end = results.README_MARKS
+    begin, end = readme.MARKS
     shown = text.partition(begin)[2].partition(end)[0].strip()
-    assert shown == results.readme_block(), "run `python -m labkit.results readme`"
+    assert shown == readme.block(), "run `python -m labkit.readme`"

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from labkit import machine, results, sources
+from labkit import readme as labkit_readme
 from labkit.results import ResultsError
 
 GPU = {"name": "NVIDIA Test", "capability": "9.0", "sms": 132, "memory_gib": 140.0, "l2_mib": 50.0,
@@ -261,19 +262,19 @@ def test_the_hash_that_a_notebook_states(lab, capsys):
 def test_readme_block_is_rewritten_in_place(lab):
     readme = lab / "README.md"
     readme.write_text("# Title\n<!-- results:begin -->\nold\n<!-- results:end -->\nrest\n")
-    assert results.write_readme(readme)
+    assert labkit_readme.write(readme)
     assert "No results are recorded yet" in readme.read_text()
-    ladder = [{**TIMING, "name": f"gelu v{rung}", "median_us": 10.0 - rung} for rung in (1, 2, 3)]
+    ladder = [{**TIMING, "name": f"v{rung}", "median_us": 10.0 - rung} for rung in (1, 2, 3)]
     run_once(forward={**BENCH, "rows": [TIMING, *ladder]}, backward=BENCH)
-    assert results.write_readme(readme) and not results.write_readme(readme)
+    assert labkit_readme.write(readme) and not labkit_readme.write(readme)
     text = readme.read_text()
     assert text.startswith("# Title\n<!-- results:begin -->\nRecorded on NVIDIA Test")
     assert text.endswith("end -->\nrest\n")
-    assert "gelu v3 | 7.00 |" in text and "gelu v2" not in text
+    assert "ours (v3) | 7.00 |" in text and "v2" not in text
     assert "| backward | copy | 2.50 | 10 | 100.0% |" in text
 
 
 def test_a_readme_without_the_marks_is_refused(lab):
     (lab / "README.md").write_text("# Title\n")
     with pytest.raises(ResultsError, match="results:begin"):
-        results.write_readme(lab / "README.md")
+        labkit_readme.write(lab / "README.md")
