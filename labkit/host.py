@@ -1,12 +1,14 @@
 """The host backend's compiler front: a .cu file's text as C++20, and refusals in plain words.
 
-The C++ compiler understands nearly all of a .cu file with the headers in kernels/host. `transform` changes the rest:
+With the headers in kernels/host a C++ compiler understands nearly all of a .cu file. `transform` changes
+the rest:
 
-- ``kernel<<<grid, block, shared, stream>>>(args)`` becomes ``(::cuda_host::configure(grid, block, shared, stream),
-  kernel(args))``, so that arguments are converted and template arguments deduced by the language itself;
+- ``kernel<<<grid, block, shared, stream>>>(args)`` becomes
+  ``(::cuda_host::configure(grid, block, shared, stream), kernel(args))``, so that arguments are converted and
+  template arguments deduced by the language itself;
 - the body of a ``__global__`` function becomes a lambda, which the backend runs once a thread;
 - ``extern __shared__ T name[];`` becomes a pointer to the block's dynamic shared memory;
-- after any other ``__shared__`` variable stands a call that announces it (it is counted, and filled with ones).
+- every other ``__shared__`` variable is announced by a call after it: it is counted, and filled with ones.
 
 Line numbers stay, so compiler errors and the messages of failed launches point into the .cu file.
 """
@@ -54,27 +56,40 @@ def _kernel(scan: Scan, i: int) -> None:
                 stop = j + 1
                 while stop < end and scan.text(stop) != ",":
                     stop = scan.close(stop) + 1 if scan.text(stop) in PAIRS else stop + 1
-                bound = re.sub(r"\s+", " ", scan.source[scan.tokens[j].end:scan.tokens[stop].start])
-            elif not name and before not in ("__attribute__", "__align__", "alignas", "__maxnreg__", "__cluster_dims__"):
+                bound = re.sub(r"\s+", " ", scan.source[scan.tokens[j].end : scan.tokens[stop].start])
+            elif not name and before not in (
+                "__attribute__",
+                "__align__",
+                "alignas",
+                "__maxnreg__",
+                "__cluster_dims__",
+            ):
                 name = before
             j = end + 1
         else:
             j += 1
     if j >= len(scan.tokens) or not name:
-        raise scan.refuse(word, "`__global__` stands in a macro without the kernel's body; the host backend has to see "
-                                "both together. Write `__global__ void name(...) { ... }` in full")
+        raise scan.refuse(
+            word,
+            "`__global__` stands in a macro without the kernel's body; the host backend has to see "
+            "both together. Write `__global__ void name(...) { ... }` in full",
+        )
     scan.replace(word.start, word.end, " " * len(word.text))
     if scan.text(j) == "{":
         end = scan.close(j)
         scan.kernels.append((j, end))
         at = scan.tokens[j].end
-        scan.replace(at, at, f' static ::cuda_host::KernelInfo cuda_host_kernel{{"{name}", static_cast<int>({bound}), 0}}; '
-                             "::cuda_host::run(cuda_host_kernel, [=]() mutable {")
+        scan.replace(
+            at,
+            at,
+            f' static ::cuda_host::KernelInfo cuda_host_kernel{{"{name}", static_cast<int>({bound}), 0}}; '
+            "::cuda_host::run(cuda_host_kernel, [=]() mutable {",
+        )
         scan.replace(scan.tokens[end].start, scan.tokens[end].start, "}); ")
 
 
 def _callee(scan: Scan, i: int) -> int:
-    """The first token of the kernel expression that ends just before token `i`: `a::k<int, f<2>()>`, `table[v]`, ..."""
+    """The first token of the kernel named just before token `i`, as `a::k<int, f<2>()>` or `table[v]`."""
     j = i - 1
     while True:
         if scan.text(j) == ">":
@@ -91,8 +106,11 @@ def _callee(scan: Scan, i: int) -> int:
             j -= 1
         elif scan.text(j) in (")", "]"):
             j = scan.open(j)
-            if j == 0 or not (scan.tokens[j - 1].kind == "name" or scan.text(j - 1) in (")", "]", ">")) \
-                    or scan.text(j - 1) in ("return", "else", "do"):
+            if (
+                j == 0
+                or not (scan.tokens[j - 1].kind == "name" or scan.text(j - 1) in (")", "]", ">"))
+                or scan.text(j - 1) in ("return", "else", "do")
+            ):
                 return j
             j -= 1
         elif j >= 0 and scan.tokens[j].kind == "name":
@@ -100,9 +118,12 @@ def _callee(scan: Scan, i: int) -> int:
                 j -= 1
             if scan.text(j - 1) not in ("::", ".", "->"):
                 return j
-            if scan.text(j - 1) == "::" and not (scan.tokens[j - 2].kind == "name" and j >= 2
-                                                 and scan.text(j - 2) not in ("return", "else", "do")
-                                                 or scan.text(j - 2) == ">"):
+            if scan.text(j - 1) == "::" and not (
+                scan.tokens[j - 2].kind == "name"
+                and j >= 2
+                and scan.text(j - 2) not in ("return", "else", "do")
+                or scan.text(j - 2) == ">"
+            ):
                 return j - 1
             j -= 2
         else:
@@ -111,7 +132,7 @@ def _callee(scan: Scan, i: int) -> int:
 
 def _adjacent(scan: Scan, i: int, sign: str) -> bool:
     """Whether three `sign` tokens stand together from token `i` on."""
-    run = scan.tokens[i:i + 3]
+    run = scan.tokens[i : i + 3]
     return len(run) == 3 and all(t.text == sign and t.start == run[0].start + k for k, t in enumerate(run))
 
 
@@ -119,7 +140,9 @@ def _launch(scan: Scan, i: int) -> None:
     """Rewrites the launch whose `<<<` begins at token `i`."""
     for begin, end in scan.kernels:
         if begin < i < end:
-            raise scan.refuse(scan.tokens[i], "a kernel launches a kernel; the host backend has no dynamic parallelism")
+            raise scan.refuse(
+                scan.tokens[i], "a kernel launches a kernel; the host backend has no dynamic parallelism"
+            )
     first = _callee(scan, i)
     j, commas = i + 3, 0
     while not (_adjacent(scan, j, ">") and scan.text(j + 3) == "("):
@@ -128,7 +151,7 @@ def _launch(scan: Scan, i: int) -> None:
         commas += scan.text(j) == ","
         j = scan.close(j) + 1 if scan.text(j) in PAIRS else j + 1
     opening, closing = scan.tokens[i].start, scan.tokens[j + 2].end
-    arguments = scan.source[scan.tokens[i + 3].start:scan.tokens[j].start]
+    arguments = scan.source[scan.tokens[i + 3].start : scan.tokens[j].start]
     one_line = re.sub(r"/\*.*?\*/|//[^\n]*|\\\n|\n", " ", arguments, flags=re.DOTALL).strip()
     lines = re.findall(r"\\?\n", scan.source[opening:closing])
     scan.replace(scan.tokens[first].start, scan.tokens[first].start, f"(::cuda_host::configure({one_line}), ")
@@ -147,11 +170,13 @@ def _dynamic_shared(scan: Scan, first: int, last: int) -> None:
             words.append(scan.tokens[j])
         j += 1
     if scan.text(j) != "[" or scan.text(j + 1) != "]" or len(words) < 2:
-        raise scan.refuse(keyword, "dynamic shared memory has to be declared as `extern __shared__ T name[];`")
+        raise scan.refuse(
+            keyword, "dynamic shared memory has to be declared as `extern __shared__ T name[];`"
+        )
     if not scan.in_function(first):
         raise scan.refuse(keyword, "`extern __shared__` outside a function; declare it inside the kernel")
     kind = " ".join(t.text for t in words[:-1])
-    rest = "".join(t.text for t in scan.tokens[j + 2:last])
+    rest = "".join(t.text for t in scan.tokens[j + 2 : last])
     pointer = f"{kind} (*){rest}" if rest else f"{kind}*"
     name = f"(*const {words[-1].text}){rest}" if rest else f"* const {words[-1].text}"
     start, end = scan.tokens[first].start, scan.tokens[last].end
@@ -168,8 +193,11 @@ def _static_shared(scan: Scan, i: int, last: int) -> None:
         text = scan.text(j)
         if text in ("=", "{") and name and (text == "=" or scan.text(j - 1) == name or dimensions):
             if not _is_type_body(scan, i, j):
-                raise scan.refuse(scan.tokens[i], f"`{name}` is __shared__ and has an initializer, which CUDA forbids; "
-                                                  "assign to it in the kernel, then __syncthreads()")
+                raise scan.refuse(
+                    scan.tokens[i],
+                    f"`{name}` is __shared__ and has an initializer, which CUDA forbids; "
+                    "assign to it in the kernel, then __syncthreads()",
+                )
         angle += (text == "<") - (text == ">")
         if text in (",", ";") and angle == 0:
             names.append(name)
@@ -190,9 +218,9 @@ def _is_type_body(scan: Scan, i: int, j: int) -> bool:
 
 
 def transform(source: str, path: str) -> str:
-    """The text of a .cu file as C++20 for the host backend; its lines keep their numbers, under the name `path`.
+    """The text of a .cu file as C++20 for the host backend; lines keep their numbers, under the name `path`.
 
-    Raises HostBackendError, naming the line and the construct, for what only the source shows to be unsupported.
+    Raises HostBackendError, naming line and construct, for what only the source shows to be unsupported.
     """
     scan = Scan(source, path)
     tokens = scan.tokens

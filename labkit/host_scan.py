@@ -1,6 +1,6 @@
-"""A small scanner for .cu files: tokens, brackets, scopes and declarations, all that labkit/host.py has to know of C++.
+"""A small scanner for .cu files: tokens, brackets, scopes, declarations: all that host.py knows of C++.
 
-It sees what the host compiler sees: no comments, and nothing under ``#ifdef __CUDACC__`` or ``__CUDA_ARCH__``.
+It sees what the host compiler sees: no comments, nothing under ``#ifdef __CUDACC__`` or ``__CUDA_ARCH__``.
 """
 
 from __future__ import annotations
@@ -165,8 +165,10 @@ class Scan:
             before = first - 1
             if self.text(before) == ")" and self.text(self.open(before) - 1) in ("__align__", "alignas"):
                 before = self.open(before) - 1
-            if self.text(before) not in ("extern", "static", "volatile", "const", "__align__", "alignas") \
-                    or self.tokens[before].directive != self.tokens[i].directive:
+            if (
+                self.text(before) not in ("extern", "static", "volatile", "const", "__align__", "alignas")
+                or self.tokens[before].directive != self.tokens[i].directive
+            ):
                 break
             first = before
         while last < len(self.tokens) and self.text(last) != ";":
@@ -174,8 +176,10 @@ class Scan:
                 break
             last = self.close(last) + 1 if self.text(last) in PAIRS else last + 1
         if self.text(last) != ";" or self.tokens[last].directive != self.tokens[i].directive:
-            raise self.refuse(self.tokens[i], f"a `{self.text(i)}` declaration has to end with `;` where it begins: "
-                                              "in the same macro")
+            raise self.refuse(
+                self.tokens[i],
+                f"a `{self.text(i)}` declaration has to end with `;` where it begins: in the same macro",
+            )
         return first, last
 
     def in_function(self, i: int) -> bool:
@@ -186,7 +190,9 @@ class Scan:
             if text == "{":
                 words = self.tokens[begin:j]
                 names = {t.text for t in words}
-                block = "namespace" in names or (words[-1:] and words[-1].kind == "string" and "extern" in names)
+                block = "namespace" in names or (
+                    words[-1:] and words[-1].kind == "string" and "extern" in names
+                )
                 scopes.append(not block)
             elif text == "}" and scopes:
                 scopes.pop()

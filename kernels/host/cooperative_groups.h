@@ -1,1 +1,1 @@
-#error "the host backend has no cooperative groups: use __syncthreads, __syncwarp and the __shfl_*_sync functions"
+#error "the host backend has no cooperative groups: use __syncthreads, __syncwarp, __shfl_*_sync"

@@ -1,81 +1,24 @@
 // The threads of one block, run by one OS thread: fibers, barriers, warp operations. Part of cuda_host.h.
 //
-// A fiber is a stack on which a thread of the block runs. One fiber runs thread after thread, so a kernel in which no
-// thread ever waits needs one fiber and never switches. A thread that waits keeps its fiber; the scheduler goes on with
-// a thread that is ready, or gives the next thread that has not started a fiber of its own. When nobody is left who
-// could run while somebody waits, the kernel has hung, and that is reported.
+// A fiber is a stack on which a thread of the block runs. One fiber runs thread after thread, so a kernel in
+// which no thread ever waits needs one fiber and never switches. A thread that waits keeps its fiber; the
+// scheduler goes on with a thread that is ready, or gives the next thread that has not started a fiber of its
+// own. When nobody is left who could run while somebody waits, the kernel has hung, and that is reported.
 //
-// A fiber is entered once by setcontext; all later switches are _setjmp/_longjmp, which ask nothing of the system.
+// A fiber is entered once by setcontext; later switches are _setjmp/_longjmp, without a system call.
 #pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 namespace cuda_host {
 
-constexpr unsigned max_threads = 1024;
-constexpr unsigned warp_size = 32;
-constexpr size_t max_shared = 232448;        // 227 KiB: what a block may have after cudaFuncSetAttribute
-constexpr size_t max_static_shared = 49152;  // 48 KiB: what it may have without
-constexpr size_t stack_bytes = 128 * 1024;   // of one thread: its local variables
-constexpr size_t watched_bytes = 64;          // past the end of a block's dynamic shared memory
-constexpr size_t band_bytes = 1024;           // at the low end of each stack: whoever writes there needs more
-constexpr unsigned char band_value = 0x5a;
-
-// A statement in a .cu file.
-struct Site {
-    const char* file;
-    int line;
-    bool operator==(const Site& other) const { return line == other.line && strcmp(file, other.file) == 0; }
-    const char* name() const {
-        const char* slash = strrchr(file, '/');
-        return slash ? slash + 1 : file;
-    }
-};
-
-struct Launch;
-class Block;
-
-// What threadIdx and its companions read, and the block that this OS thread runs (null outside a kernel).
-struct Here {
-    uint3 thread, block;
-    dim3 block_dim, grid_dim;
-    Block* scheduler;
-};
-inline constinit thread_local Here here{};
-inline Block& block_here();  // the running block
-
-// One kernel (of a template: one instance).
-struct KernelInfo {
-    const char* name;
-    int launch_bound;           // threads a block, from __launch_bounds__; 0: none given
-    size_t max_dynamic_shared;  // bytes, from cudaFuncSetAttribute; 0: never called
-};
-
-struct Launch {
-    KernelInfo& kernel;
-    dim3 grid, block;
-    size_t dynamic_shared;
-    void (*thread_main)(const void* body);
-    const void* body;
-    unsigned long long blocks;
-    unsigned long long next_block = 0;
-    int failed = 0;  // 1 once a block has failed; the first one writes the two below
-    cudaError_t error = cudaSuccess;
-    char message[message_bytes] = "";
-};
-
-enum class WarpOp : unsigned char { sync, shuffle, shuffle_up, shuffle_down, shuffle_xor, ballot, all, any,
-                                    match_any, match_all };
-
 class Block {
   public:
-
     // Runs all threads of block number `index` of the launch; false when the launch has failed.
     bool run(Launch& launch, unsigned long long index);
 
@@ -84,20 +27,21 @@ class Block {
         for (unsigned i = 0; i < fibers_; ++i) all_[i].entered = false;
     }
 
-    // Waits for all threads of the block that have not exited. Returns how many of them gave a true predicate.
+    // Waits for all threads of the block that have not exited (their number: *live). Returns how many of them
+    // gave a true predicate.
     int barrier(const char* what, bool predicate, Site site, int* live);
 
     // Waits for the lanes of `mask` and returns this lane's result. `size`: bytes of the value.
-    unsigned long long warp(WarpOp op, const char* what, unsigned mask, unsigned long long value, int argument,
-                            int width, int size, Site site);
+    unsigned long long warp(WarpOp op, const char* what, unsigned mask, unsigned long long value,
+                            int argument, int width, int size, Site site);
 
-    // The memory behind `extern __shared__`. What lies beyond the bytes that the launch gave is watched for writes.
+    // The memory behind `extern __shared__`. Writes beyond the bytes that the launch gave are noticed.
     void* dynamic_shared() { return dynamic_shared_; }
 
     // A __shared__ variable has been reached: at the block's first arrival, counts it and fills it with ones.
     void announce_shared(void* address, size_t bytes);
 
-    // Ends the launch with an error. Never returns; the stacks are left as they are (device code owns nothing).
+    // Ends the launch with an error. The stacks are left as they are: device code owns nothing.
     [[noreturn]] __attribute__((format(printf, 3, 4))) void fail(cudaError_t error, const char* format, ...);
 
     const char* where(unsigned thread);  // "thread (3,0,0) of block (1,0,0)"
@@ -151,7 +95,8 @@ class Block {
     unsigned short ready_[max_threads];  // a ring: each thread is in it at most once
     unsigned ready_first_ = 0, ready_count_ = 0;
     unsigned warp_waiting_[max_threads / warp_size];  // lanes of a warp that are in a warp operation
-    unsigned fibers_ = 0, idle_count_ = 0, idle_low_ = 0;  // idle_low_: the fewest idle ones during this block
+    unsigned fibers_ = 0, idle_count_ = 0;
+    unsigned idle_low_ = 0;  // the fewest idle ones during this block
     unsigned threads_ = 0, started_ = 0, live_ = 0, thread_ = 0;
     unsigned in_barrier_ = 0, barrier_first_ = 0;
     int barrier_votes_ = 0;
@@ -190,19 +135,23 @@ inline bool Block::all_are(const unsigned char* bytes, size_t count, unsigned ch
     return bytes[0] == value && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-// After a block: has it written where it should not? Fails the launch if so. Fibers are used in order of their number.
+// After a block: has it written where it should not? Fails the launch if so. Fibers are used in order of
+// their number.
 inline bool Block::check_memory() {
     if (_setjmp(main_)) return false;
     for (Fiber* fiber = all_; fiber < all_ + fibers_ - idle_low_; ++fiber) {
         if (all_are(fiber->stack, band_bytes, band_value)) continue;
         memset(fiber->stack, band_value, band_bytes);
-        fail(cudaErrorLaunchFailure, "a thread of block (%u,%u,%u) has more local variables than the host backend's "
-             "%zu KiB of stack", here.block.x, here.block.y, here.block.z, stack_bytes / 1024);
+        fail(cudaErrorLaunchFailure,
+             "a thread of block (%u,%u,%u) has more local variables than the host backend's %zu KiB of stack",
+             here.block.x, here.block.y, here.block.z, stack_bytes / 1024);
     }
     const unsigned char* end = dynamic_shared_ + launch_->dynamic_shared;
     if (!all_are(end, watched_bytes, 0xff))
-        fail(cudaErrorLaunchFailure, "block (%u,%u,%u) writes beyond its extern __shared__ array, to which the launch "
-             "gave %zu bytes", here.block.x, here.block.y, here.block.z, launch_->dynamic_shared);
+        fail(cudaErrorLaunchFailure,
+             "block (%u,%u,%u) writes beyond its extern __shared__ array, to which the launch "
+             "gave %zu bytes",
+             here.block.x, here.block.y, here.block.z, launch_->dynamic_shared);
     return true;
 }
 
@@ -231,8 +180,9 @@ inline void Block::run_unstarted() {
         thread_ = thread;
         state_[thread] = State::running;
         fiber_of_[thread] = fiber_;
-        here.thread = dim.y * dim.z == 1 ? uint3{thread, 0, 0}
-                                         : uint3{thread % dim.x, thread / dim.x % dim.y, thread / dim.x / dim.y};
+        here.thread = dim.y * dim.z == 1
+                          ? uint3{thread, 0, 0}
+                          : uint3{thread % dim.x, thread / dim.x % dim.y, thread / dim.x / dim.y};
         launch_->thread_main(launch_->body);
         exit_thread();
     }
@@ -282,7 +232,7 @@ inline void Block::suspend() {
     } else {
         report_hang();
     }
-    ready_first_ = (ready_first_ + 1) % max_threads;  // whoever is switched to this way is the first that was ready
+    ready_first_ = (ready_first_ + 1) % max_threads;  // whoever is switched to is the first that was ready
     --ready_count_;
     fiber_ = fiber_of_[thread];
     thread_ = thread;
@@ -309,7 +259,8 @@ inline void Block::announce_shared(void* address, size_t bytes) {
     for (unsigned i = 0; i < shared_count_; ++i)
         if (shared_[i] == address) return;
     shared_bytes_ += bytes;
-    const size_t allowed = launch_->dynamic_shared && launch_->kernel.max_dynamic_shared ? max_shared : max_static_shared;
+    const size_t allowed =
+        launch_->dynamic_shared && launch_->kernel.max_dynamic_shared ? max_shared : max_static_shared;
     if (shared_count_ == sizeof shared_ / sizeof *shared_ || shared_bytes_ > allowed)
         fail(cudaErrorInvalidValue, "too much shared memory");
     shared_[shared_count_++] = address;
@@ -321,8 +272,8 @@ inline const char* Block::where(unsigned thread) {
     static thread_local unsigned turn = 0;
     const dim3 dim = launch_->block;
     char* out = text[turn++ % 2];
-    snprintf(out, sizeof text[0], "thread (%u,%u,%u) of block (%u,%u,%u)", thread % dim.x, thread / dim.x % dim.y,
-             thread / dim.x / dim.y, here.block.x, here.block.y, here.block.z);
+    snprintf(out, sizeof text[0], "thread (%u,%u,%u) of block (%u,%u,%u)", thread % dim.x,
+             thread / dim.x % dim.y, thread / dim.x / dim.y, here.block.x, here.block.y, here.block.z);
     return out;
 }
 

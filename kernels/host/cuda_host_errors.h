@@ -16,7 +16,8 @@ namespace cuda_host {
 constexpr int message_bytes = 1024;
 
 inline constinit thread_local cudaError_t last_error = cudaSuccess;
-// CUDA's words for a failed launch, followed by what this backend saw. Outlives the error, as it is asked for later.
+// CUDA's words for a failed launch, followed by what this backend saw. Outlives the error, as it is asked for
+// later.
 inline constinit thread_local char failure[message_bytes] = "";
 
 }  // namespace cuda_host

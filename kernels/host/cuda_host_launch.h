@@ -1,4 +1,4 @@
-// Launching: the configuration between <<< and >>>, its checks, and blocks spread over OS threads. Part of cuda_host.h.
+// Launching: what stands between <<< and >>>, its checks, blocks spread over OS threads. Part of cuda_host.h.
 #pragma once
 
 #include <pthread.h>
@@ -26,10 +26,12 @@ inline cudaError_t check(const KernelInfo& kernel, const Config& c) {
     const auto positive = [](dim3 d) { return d.x > 0 && d.y > 0 && d.z > 0; };
     if (!positive(c.grid) || !positive(c.block)) return cudaErrorInvalidConfiguration;
     if (c.grid.x > 0x7fffffff || c.grid.y > 65535 || c.grid.z > 65535) return cudaErrorInvalidConfiguration;
-    if (c.block.x > max_threads || c.block.y > max_threads || c.block.z > 64) return cudaErrorInvalidConfiguration;
+    if (c.block.x > max_threads || c.block.y > max_threads || c.block.z > 64)
+        return cudaErrorInvalidConfiguration;
     const unsigned threads = c.block.x * c.block.y * c.block.z;
     if (threads > max_threads) return cudaErrorInvalidConfiguration;
-    if (kernel.launch_bound && threads > static_cast<unsigned>(kernel.launch_bound)) return cudaErrorInvalidValue;
+    if (kernel.launch_bound && threads > static_cast<unsigned>(kernel.launch_bound))
+        return cudaErrorInvalidValue;
     if (c.dynamic_shared > (kernel.max_dynamic_shared ? kernel.max_dynamic_shared : max_static_shared))
         return cudaErrorInvalidValue;
     return cudaSuccess;
@@ -80,7 +82,8 @@ inline void* run_blocks(void* argument) {
 
 inline void report(cudaError_t error, const KernelInfo& kernel, const char* message) {
     last_error = error;
-    const char* words = error == cudaErrorAssert ? "device-side assert triggered" : "unspecified launch failure";
+    const char* words =
+        error == cudaErrorAssert ? "device-side assert triggered" : "unspecified launch failure";
     snprintf(failure, sizeof failure, "%s: kernel %.200s: %.700s", words, kernel.name, message);
 }
 
@@ -88,36 +91,47 @@ inline void launch(KernelInfo& kernel, void (*thread_main)(const void*), const v
     const Config c = config;
     config.pending = false;
     if (here.scheduler)
-        here.scheduler->fail(cudaErrorLaunchFailure, "launches kernel %s; a kernel cannot launch a kernel here",
-                             kernel.name);
-    if (!c.pending) return report(cudaErrorLaunchFailure, kernel, "called like a function, without <<<grid, block>>>");
+        here.scheduler->fail(cudaErrorLaunchFailure,
+                             "launches kernel %s; a kernel cannot launch a kernel here", kernel.name);
+    if (!c.pending)
+        return report(cudaErrorLaunchFailure, kernel, "called like a function, without <<<grid, block>>>");
     if (cudaError_t error = check(kernel, c)) {
         last_error = error;
         return;
     }
-    Launch launch{kernel, c.grid, c.block, c.dynamic_shared, thread_main, body,
-                  1ull * c.grid.x * c.grid.y * c.grid.z};
+    Launch launch{
+        kernel, c.grid, c.block, c.dynamic_shared, thread_main, body, 1ull * c.grid.x * c.grid.y * c.grid.z};
     // An OS thread costs some 20 us: small launches stay on this one.
     const unsigned long long threads = launch.blocks * c.block.x * c.block.y * c.block.z;
     unsigned workers = threads < 4096 ? 1 : os_threads();
     if (workers > launch.blocks) workers = static_cast<unsigned>(launch.blocks);
     pthread_t others[256];
     unsigned started = 0;
-    while (started + 1 < workers && pthread_create(&others[started], nullptr, run_blocks, &launch) == 0) ++started;
+    while (started + 1 < workers && pthread_create(&others[started], nullptr, run_blocks, &launch) == 0)
+        ++started;
     run_blocks(&launch);
     for (unsigned i = 0; i < started; ++i) pthread_join(others[i], nullptr);
-    if (launch.error == cudaErrorInvalidValue) last_error = launch.error;
-    else if (launch.error) report(launch.error, kernel, launch.message);
+    if (launch.error == cudaErrorInvalidValue)
+        last_error = launch.error;
+    else if (launch.error)
+        report(launch.error, kernel, launch.message);
 }
 
-// A __global__ function's body comes here as a lambda that has captured the arguments; each thread gets its own copy.
+// A __global__ function's body comes here as a lambda that has captured the arguments; each thread gets its
+// own copy.
 template <class Body>
 inline void run(KernelInfo& kernel, const Body& body) {
     if (probe) {
         *probe = &kernel;
         return;
     }
-    launch(kernel, [](const void* b) { Body copy = *static_cast<const Body*>(b); copy(); }, &body);
+    launch(
+        kernel,
+        [](const void* b) {
+            Body copy = *static_cast<const Body*>(b);
+            copy();
+        },
+        &body);
 }
 
 inline Block& block_here() {
@@ -151,7 +165,8 @@ inline T& zero() {  // an argument for a call that never looks at it
 }  // namespace cuda_host
 
 #ifdef __APPLE__
-extern "C" inline void cuda_host_assert_fail(const char*, const char* file, int line, const char* expression) {
+extern "C" inline void cuda_host_assert_fail(const char*, const char* file, int line,
+                                             const char* expression) {
     ::cuda_host::assertion_failed(expression, file, static_cast<unsigned>(line));
 }
 #else
@@ -174,11 +189,13 @@ enum cudaFuncAttribute {
     cudaFuncAttributePreferredSharedMemoryCarveout = 9,
 };
 
-// Which KernelInfo belongs to a kernel only the kernel knows: it is called once, in a mode in which it tells just that.
+// Only a kernel knows its KernelInfo: it is called once, in a mode in which it tells just that.
 template <class... Parameters>
-inline cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+inline cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute,
+                                        int value) {
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;  // a hint
-    if (value < 0 || static_cast<size_t>(value) > cuda_host::max_shared) return cuda_host::last_error = cudaErrorInvalidValue;
+    if (value < 0 || static_cast<size_t>(value) > cuda_host::max_shared)
+        return cuda_host::last_error = cudaErrorInvalidValue;
     cuda_host::KernelInfo* info = nullptr;
     cuda_host::probe = &info;
     kernel(cuda_host::zero<Parameters>()...);
@@ -186,10 +203,17 @@ inline cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncA
     info->max_dynamic_shared = static_cast<size_t>(value);
     return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int) = delete;  // pass the kernel, without a cast
+// A kernel that was cast to a pointer to void could not be called.
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int) = delete;
 
-inline cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
-inline cudaError_t cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
 inline cudaError_t cudaSetDevice(int device) {
     return device == 0 ? cudaSuccess : cuda_host::last_error = cudaErrorInvalidDevice;
 }

@@ -1,6 +1,6 @@
 // Math functions and arithmetic intrinsics. Part of cuda_host.h.
 //
-// expf, tanhf, erff, fmaf, ... are the C library's own, in the global namespace as in CUDA. Here is what C lacks.
+// expf, tanhf, erff, fmaf, ... are the C library's own, in the global namespace as in CUDA; here is the rest.
 #pragma once
 
 #include <math.h>
@@ -12,11 +12,16 @@ inline float exp10f(float x) { return static_cast<float>(pow(10.0, static_cast<d
 inline float normcdff(float x) { return static_cast<float>(0.5 * erfc(-0.70710678118654752440 * x)); }
 inline double normcdf(double x) { return 0.5 * erfc(-0.70710678118654752440 * x); }
 inline float fdividef(float x, float y) { return x / y; }
-inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }  // NaN gives 0, as on a GPU
+// NaN gives 0, as on a GPU.
+inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 
-#define CUDA_HOST_MIN_MAX(A, B, T)                                                                                     \
-    constexpr T min(A a, B b) { return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b); }\
-    constexpr T max(A a, B b) { return static_cast<T>(a) > static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b); }
+#define CUDA_HOST_MIN_MAX(A, B, T)                                                            \
+    constexpr T min(A a, B b) {                                                               \
+        return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b); \
+    }                                                                                         \
+    constexpr T max(A a, B b) {                                                               \
+        return static_cast<T>(a) > static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b); \
+    }
 CUDA_HOST_MIN_MAX(int, int, int)
 CUDA_HOST_MIN_MAX(unsigned, unsigned, unsigned)
 CUDA_HOST_MIN_MAX(int, unsigned, unsigned)
@@ -49,7 +54,10 @@ inline float __sinf(float x) { return sinf(x); }
 inline float __cosf(float x) { return cosf(x); }
 inline float __tanf(float x) { return tanf(x); }
 inline float __tanhf(float x) { return tanhf(x); }
-inline void __sincosf(float x, float* s, float* c) { *s = sinf(x); *c = cosf(x); }
+inline void __sincosf(float x, float* s, float* c) {
+    *s = sinf(x);
+    *c = cosf(x);
+}
 inline float __powf(float x, float y) { return powf(x, y); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
@@ -93,11 +101,19 @@ inline T to_integer(double rounded, T nan) {
 
 }  // namespace cuda_host
 
-#define CUDA_HOST_TO_INTEGER(From, from, T, to, nan)                                                                   \
-    inline T __##from##2##to##_rn(From x) { return ::cuda_host::to_integer<T>(nearbyint(static_cast<double>(x)), nan); }\
-    inline T __##from##2##to##_rz(From x) { return ::cuda_host::to_integer<T>(trunc(static_cast<double>(x)), nan); }   \
-    inline T __##from##2##to##_ru(From x) { return ::cuda_host::to_integer<T>(ceil(static_cast<double>(x)), nan); }    \
-    inline T __##from##2##to##_rd(From x) { return ::cuda_host::to_integer<T>(floor(static_cast<double>(x)), nan); }
+#define CUDA_HOST_TO_INTEGER(From, from, T, to, nan)                               \
+    inline T __##from##2##to##_rn(From x) {                                        \
+        return ::cuda_host::to_integer<T>(nearbyint(static_cast<double>(x)), nan); \
+    }                                                                              \
+    inline T __##from##2##to##_rz(From x) {                                        \
+        return ::cuda_host::to_integer<T>(trunc(static_cast<double>(x)), nan);     \
+    }                                                                              \
+    inline T __##from##2##to##_ru(From x) {                                        \
+        return ::cuda_host::to_integer<T>(ceil(static_cast<double>(x)), nan);      \
+    }                                                                              \
+    inline T __##from##2##to##_rd(From x) {                                        \
+        return ::cuda_host::to_integer<T>(floor(static_cast<double>(x)), nan);     \
+    }
 CUDA_HOST_TO_INTEGER(float, float, int, int, 0)
 CUDA_HOST_TO_INTEGER(float, float, unsigned, uint, 0u)
 CUDA_HOST_TO_INTEGER(float, float, long long, ll, static_cast<long long>(1ull << 63))
@@ -129,7 +145,8 @@ inline unsigned __brev(unsigned x) {
     return r;
 }
 inline unsigned long long __brevll(unsigned long long x) {
-    return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 | __brev(static_cast<unsigned>(x >> 32));
+    return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 |
+           __brev(static_cast<unsigned>(x >> 32));
 }
 inline int __mulhi(int x, int y) { return static_cast<int>((static_cast<long long>(x) * y) >> 32); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((1ull * x * y) >> 32); }

@@ -1,7 +1,7 @@
 // Atomics and loads and stores with cache hints. Part of cuda_host.h.
 //
-// Blocks run in parallel on several OS threads, so atomics are real ones, relaxed as CUDA's are. Each exists for exactly
-// the types that CUDA has it for.
+// Blocks run in parallel on several OS threads, so atomics are real ones, relaxed as CUDA's are. Each exists
+// for exactly the types that CUDA has it for.
 #pragma once
 
 namespace cuda_host {
@@ -23,23 +23,23 @@ inline T update(T* address, F f) {
 
 }  // namespace cuda_host
 
-#define CUDA_HOST_ATOMIC(name, builtin, T)                                                                             \
+#define CUDA_HOST_ATOMIC(name, builtin, T) \
     inline T name(T* address, T value) { return builtin(address, value, __ATOMIC_RELAXED); }
-#define CUDA_HOST_ATOMIC_BY_CAS(name, T, Word, expression)                                                             \
-    inline T name(T* address, T value) {                                                                               \
-        return ::cuda_host::update<Word>(address, [value](T old) -> T { return expression; });                         \
+#define CUDA_HOST_ATOMIC_BY_CAS(name, T, Word, expression)                                     \
+    inline T name(T* address, T value) {                                                       \
+        return ::cuda_host::update<Word>(address, [value](T old) -> T { return expression; }); \
     }
-#define CUDA_HOST_INTEGER_ATOMICS(T)                                                                                   \
-    CUDA_HOST_ATOMIC(atomicAnd, __atomic_fetch_and, T)                                                                 \
-    CUDA_HOST_ATOMIC(atomicOr, __atomic_fetch_or, T)                                                                   \
-    CUDA_HOST_ATOMIC(atomicXor, __atomic_fetch_xor, T)                                                                 \
-    CUDA_HOST_ATOMIC(atomicExch, __atomic_exchange_n, T)                                                               \
-    CUDA_HOST_ATOMIC_BY_CAS(atomicMin, T, T, value < old ? value : old)                                                \
-    CUDA_HOST_ATOMIC_BY_CAS(atomicMax, T, T, value > old ? value : old)                                                \
-    CUDA_HOST_ATOMIC(atomicAdd, __atomic_fetch_add, T)                                                                 \
-    inline T atomicCAS(T* address, T compare, T value) {                                                               \
-        __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);              \
-        return compare;                                                                                                \
+#define CUDA_HOST_INTEGER_ATOMICS(T)                                                                      \
+    CUDA_HOST_ATOMIC(atomicAnd, __atomic_fetch_and, T)                                                    \
+    CUDA_HOST_ATOMIC(atomicOr, __atomic_fetch_or, T)                                                      \
+    CUDA_HOST_ATOMIC(atomicXor, __atomic_fetch_xor, T)                                                    \
+    CUDA_HOST_ATOMIC(atomicExch, __atomic_exchange_n, T)                                                  \
+    CUDA_HOST_ATOMIC_BY_CAS(atomicMin, T, T, value < old ? value : old)                                   \
+    CUDA_HOST_ATOMIC_BY_CAS(atomicMax, T, T, value > old ? value : old)                                   \
+    CUDA_HOST_ATOMIC(atomicAdd, __atomic_fetch_add, T)                                                    \
+    inline T atomicCAS(T* address, T compare, T value) {                                                  \
+        __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
+        return compare;                                                                                   \
     }
 CUDA_HOST_INTEGER_ATOMICS(int)
 CUDA_HOST_INTEGER_ATOMICS(unsigned)
@@ -64,13 +64,43 @@ inline unsigned short atomicCAS(unsigned short* address, unsigned short compare,
 #undef CUDA_HOST_INTEGER_ATOMICS
 
 // Loads and stores with a cache hint: plain ones here.
-template <class T> inline T __ldg(const T* address) { return *address; }
-template <class T> inline T __ldca(const T* address) { return *address; }
-template <class T> inline T __ldcg(const T* address) { return *address; }
-template <class T> inline T __ldcs(const T* address) { return *address; }
-template <class T> inline T __ldcv(const T* address) { return *address; }
-template <class T> inline T __ldlu(const T* address) { return *address; }
-template <class T, class V> inline void __stwb(T* address, V value) { *address = value; }
-template <class T, class V> inline void __stcg(T* address, V value) { *address = value; }
-template <class T, class V> inline void __stcs(T* address, V value) { *address = value; }
-template <class T, class V> inline void __stwt(T* address, V value) { *address = value; }
+template <class T>
+inline T __ldg(const T* address) {
+    return *address;
+}
+template <class T>
+inline T __ldca(const T* address) {
+    return *address;
+}
+template <class T>
+inline T __ldcg(const T* address) {
+    return *address;
+}
+template <class T>
+inline T __ldcs(const T* address) {
+    return *address;
+}
+template <class T>
+inline T __ldcv(const T* address) {
+    return *address;
+}
+template <class T>
+inline T __ldlu(const T* address) {
+    return *address;
+}
+template <class T, class V>
+inline void __stwb(T* address, V value) {
+    *address = value;
+}
+template <class T, class V>
+inline void __stcg(T* address, V value) {
+    *address = value;
+}
+template <class T, class V>
+inline void __stcs(T* address, V value) {
+    *address = value;
+}
+template <class T, class V>
+inline void __stwt(T* address, V value) {
+    *address = value;
+}

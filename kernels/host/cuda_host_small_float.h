@@ -1,8 +1,8 @@
 // Floating-point types of 16 bits in software: exact on every CPU. Used by cuda_fp16.h and cuda_bf16.h.
 //
-// Rounding is to nearest, ties to even; denormals, infinities and NaN (0x7fff, as a GPU makes it) are right. Arithmetic
-// rounds the exact result once: for + - * / the detour over float gives just that, since a float has more than
-// twice the digits; for fma see fused() below.
+// Rounding is to nearest, ties to even; denormals, infinities and NaN (0x7fff, as a GPU makes it) are right.
+// Arithmetic rounds the exact result once: for + - * / the detour over float gives just that, since a float
+// has more than twice the digits; for fma see fused() below.
 #pragma once
 
 #include "cuda_host.h"
@@ -49,8 +49,8 @@ __attribute__((noinline)) constexpr float widen(unsigned short bits) {
     }
 }
 
-// a * b + c with the last digit odd when digits were lost, so that rounding it to fewer digits rounds only once.
-// The product of two 16-bit numbers is exact in a double.
+// a * b + c with the last digit odd when digits were lost, so that rounding it to fewer digits rounds only
+// once. The product of two 16-bit numbers is exact in a double.
 inline double fused(double a, double b, double c) {
     const double product = a * b, sum = product + c;
     const double back = sum - product, lost = (product - (sum - back)) + (c - back);
@@ -77,7 +77,8 @@ struct Small {
     constexpr Small(unsigned x) : Small(static_cast<double>(x)) {}
     constexpr Small(unsigned long long x) : Small(to_double(x)) {}
     constexpr Small(long long x)
-        : Small(x < 0 ? -to_double(0 - static_cast<unsigned long long>(x)) : to_double(static_cast<unsigned long long>(x))) {}
+        : Small(x < 0 ? -to_double(0 - static_cast<unsigned long long>(x))
+                      : to_double(static_cast<unsigned long long>(x))) {}
     constexpr Small(unsigned long x) : Small(static_cast<unsigned long long>(x)) {}
     constexpr Small(long x) : Small(static_cast<long long>(x)) {}
     constexpr operator float() const { return widen<E, M>(bits); }
@@ -180,7 +181,9 @@ struct alignas(4) Small2 {
     friend constexpr Small2 __habs2(Small2 a) { return {__habs(a.x), __habs(a.y)}; }
     friend constexpr Small2 __hmax2(Small2 a, Small2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }
     friend constexpr Small2 __hmin2(Small2 a, Small2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }
-    friend Small2 __hfma2(Small2 a, Small2 b, Small2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }
+    friend Small2 __hfma2(Small2 a, Small2 b, Small2 c) {
+        return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
+    }
     friend Small2 h2exp(Small2 a) { return {hexp(a.x), hexp(a.y)}; }
     friend Small2 h2exp2(Small2 a) { return {hexp2(a.x), hexp2(a.y)}; }
     friend Small2 h2log(Small2 a) { return {hlog(a.x), hlog(a.y)}; }
@@ -192,40 +195,41 @@ struct alignas(4) Small2 {
 
 }  // namespace cuda_host
 
-// What both types have under names of their own. S: the type; name, name2: how CUDA spells it inside function names.
-#define CUDA_HOST_SMALL_FLOAT(S, S2, name, name2)                                                                      \
-    constexpr S __float2##name(float x) { return x; }                                                                  \
-    constexpr S __float2##name##_rn(float x) { return x; }                                                             \
-    constexpr S __double2##name(double x) { return x; }                                                                \
-    constexpr S __int2##name##_rn(int x) { return x; }                                                                 \
-    constexpr S __uint2##name##_rn(unsigned x) { return x; }                                                           \
-    constexpr S __short2##name##_rn(short x) { return x; }                                                             \
-    constexpr S __ushort2##name##_rn(unsigned short x) { return x; }                                                   \
-    constexpr S __ll2##name##_rn(long long x) { return x; }                                                            \
-    constexpr S __ull2##name##_rn(unsigned long long x) { return x; }                                                  \
-    constexpr float __##name##2float(S x) { return x.f(); }                                                            \
-    inline int __##name##2int_rn(S x) { return __float2int_rn(x.f()); }                                                \
-    inline int __##name##2int_rz(S x) { return __float2int_rz(x.f()); }                                                \
-    constexpr unsigned short __##name##_as_ushort(S x) { return x.bits; }                                              \
-    constexpr short __##name##_as_short(S x) { return static_cast<short>(x.bits); }                                    \
-    constexpr S __ushort_as_##name(unsigned short x) { return S::from_bits(x); }                                       \
-    constexpr S __short_as_##name(short x) { return S::from_bits(static_cast<unsigned short>(x)); }                    \
-    constexpr S2 __float2##name2##_rn(float x) { return {x, x}; }                                                      \
-    constexpr S2 __floats2##name2##_rn(float x, float y) { return {x, y}; }                                            \
-    constexpr S2 __float22##name2##_rn(float2 x) { return {x.x, x.y}; }                                                \
-    constexpr float2 __##name2##2float2(S2 x) { return {x.x.f(), x.y.f()}; }                                           \
-    constexpr S2 __halves2##name2(S x, S y) { return {x, y}; }                                                         \
-    constexpr S2 __##name##2##name2(S x) { return {x, x}; }                                                            \
-    constexpr S2 make_##name2(S x, S y) { return {x, y}; }                                                             \
-    constexpr S __low2##name(S2 x) { return x.x; }                                                                     \
-    constexpr S __high2##name(S2 x) { return x.y; }                                                                    \
-    constexpr float __low2float(S2 x) { return x.x.f(); }                                                              \
-    constexpr float __high2float(S2 x) { return x.y.f(); }                                                             \
-    constexpr S2 __low2##name2(S2 x) { return {x.x, x.x}; }                                                            \
-    constexpr S2 __high2##name2(S2 x) { return {x.y, x.y}; }                                                           \
-    constexpr S2 __lows2##name2(S2 a, S2 b) { return {a.x, b.x}; }                                                     \
-    constexpr S2 __highs2##name2(S2 a, S2 b) { return {a.y, b.y}; }                                                    \
-    CUDA_HOST_SHUFFLES(S)                                                                                              \
-    CUDA_HOST_SHUFFLES(S2)                                                                                             \
-    CUDA_HOST_ATOMIC_BY_CAS(atomicAdd, S, unsigned short, old + value)                                                 \
+// What both types have under names of their own. S: the type; name, name2: how CUDA spells it inside function
+// names.
+#define CUDA_HOST_SMALL_FLOAT(S, S2, name, name2)                                                   \
+    constexpr S __float2##name(float x) { return x; }                                               \
+    constexpr S __float2##name##_rn(float x) { return x; }                                          \
+    constexpr S __double2##name(double x) { return x; }                                             \
+    constexpr S __int2##name##_rn(int x) { return x; }                                              \
+    constexpr S __uint2##name##_rn(unsigned x) { return x; }                                        \
+    constexpr S __short2##name##_rn(short x) { return x; }                                          \
+    constexpr S __ushort2##name##_rn(unsigned short x) { return x; }                                \
+    constexpr S __ll2##name##_rn(long long x) { return x; }                                         \
+    constexpr S __ull2##name##_rn(unsigned long long x) { return x; }                               \
+    constexpr float __##name##2float(S x) { return x.f(); }                                         \
+    inline int __##name##2int_rn(S x) { return __float2int_rn(x.f()); }                             \
+    inline int __##name##2int_rz(S x) { return __float2int_rz(x.f()); }                             \
+    constexpr unsigned short __##name##_as_ushort(S x) { return x.bits; }                           \
+    constexpr short __##name##_as_short(S x) { return static_cast<short>(x.bits); }                 \
+    constexpr S __ushort_as_##name(unsigned short x) { return S::from_bits(x); }                    \
+    constexpr S __short_as_##name(short x) { return S::from_bits(static_cast<unsigned short>(x)); } \
+    constexpr S2 __float2##name2##_rn(float x) { return {x, x}; }                                   \
+    constexpr S2 __floats2##name2##_rn(float x, float y) { return {x, y}; }                         \
+    constexpr S2 __float22##name2##_rn(float2 x) { return {x.x, x.y}; }                             \
+    constexpr float2 __##name2##2float2(S2 x) { return {x.x.f(), x.y.f()}; }                        \
+    constexpr S2 __halves2##name2(S x, S y) { return {x, y}; }                                      \
+    constexpr S2 __##name##2##name2(S x) { return {x, x}; }                                         \
+    constexpr S2 make_##name2(S x, S y) { return {x, y}; }                                          \
+    constexpr S __low2##name(S2 x) { return x.x; }                                                  \
+    constexpr S __high2##name(S2 x) { return x.y; }                                                 \
+    constexpr float __low2float(S2 x) { return x.x.f(); }                                           \
+    constexpr float __high2float(S2 x) { return x.y.f(); }                                          \
+    constexpr S2 __low2##name2(S2 x) { return {x.x, x.x}; }                                         \
+    constexpr S2 __high2##name2(S2 x) { return {x.y, x.y}; }                                        \
+    constexpr S2 __lows2##name2(S2 a, S2 b) { return {a.x, b.x}; }                                  \
+    constexpr S2 __highs2##name2(S2 a, S2 b) { return {a.y, b.y}; }                                 \
+    CUDA_HOST_SHUFFLES(S)                                                                           \
+    CUDA_HOST_SHUFFLES(S2)                                                                          \
+    CUDA_HOST_ATOMIC_BY_CAS(atomicAdd, S, unsigned short, old + value)                              \
     CUDA_HOST_ATOMIC_BY_CAS(atomicAdd, S2, unsigned, old + value)

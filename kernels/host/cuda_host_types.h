@@ -1,14 +1,14 @@
 // dim3 and the vector types, with CUDA's sizes and alignments. Part of cuda_host.h.
 #pragma once
 
-#define CUDA_HOST_VECTORS(name, T, align2, align4)                                                                     \
-    struct name##1 { T x; };                                                                                           \
-    struct __attribute__((aligned(align2))) name##2 { T x, y; };                                                       \
-    struct name##3 { T x, y, z; };                                                                                     \
-    struct __attribute__((aligned(align4))) name##4 { T x, y, z, w; };                                                 \
-    constexpr name##1 make_##name##1(T x) { return {x}; }                                                              \
-    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }                                                      \
-    constexpr name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                                              \
+#define CUDA_HOST_VECTORS(name, T, align2, align4)                        \
+    struct name##1 { T x; };                                              \
+    struct __attribute__((aligned(align2))) name##2 { T x, y; };          \
+    struct name##3 { T x, y, z; };                                        \
+    struct __attribute__((aligned(align4))) name##4 { T x, y, z, w; };    \
+    constexpr name##1 make_##name##1(T x) { return {x}; }                 \
+    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }         \
+    constexpr name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
     constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 
 CUDA_HOST_VECTORS(char, signed char, 2, 4)

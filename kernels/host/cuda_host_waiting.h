@@ -1,7 +1,8 @@
-// What the threads of a block wait for: barriers and warp operations, and how a hang is reported. Part of cuda_host.h.
+// What threads of a block wait for: barriers and warp operations; and reports of a hang. Part of cuda_host.h.
 //
-// A barrier is complete when all threads that have not exited are in it, at one and the same statement. A warp operation
-// is complete when every lane of its mask has come with the same operation and mask, or has exited: CUDA's own rule.
+// A barrier is complete when all threads that have not exited are in it, at one and the same statement. A
+// warp operation is complete when every lane of its mask has come with the same operation and mask, or has
+// exited: CUDA's own rule.
 #pragma once
 
 namespace cuda_host {
@@ -45,8 +46,9 @@ inline unsigned long long Block::warp(WarpOp op, const char* what, unsigned mask
                                       int argument, int width, int size, Site site) {
     const unsigned thread = thread_;
     if (!(mask >> thread % warp_size & 1))
-        fail(cudaErrorLaunchFailure, "%s calls %s at %s:%d with mask 0x%08x, which leaves out its own lane %u",
-             where(thread), what, site.name(), site.line, mask, thread % warp_size);
+        fail(cudaErrorLaunchFailure,
+             "%s calls %s at %s:%d with mask 0x%08x, which leaves out its own lane %u", where(thread), what,
+             site.name(), site.line, mask, thread % warp_size);
     if (width < 1 || width > 32 || (width & (width - 1)))
         fail(cudaErrorLaunchFailure, "%s calls %s at %s:%d with width %d; it must be 1, 2, 4, 8, 16 or 32",
              where(thread), what, site.name(), site.line, width);
@@ -85,9 +87,9 @@ inline bool Block::complete_warp_op(unsigned thread) {
     return true;
 }
 
-inline unsigned long long Block::warp_result(const Wait& self, unsigned lane, const unsigned long long* values,
-                                             unsigned present) {
-    const int me = static_cast<int>(lane), width = self.width;
+inline unsigned long long Block::warp_result(const Wait& self, unsigned lane,
+                                             const unsigned long long* values, unsigned present) {
+    const int me = static_cast<int>(lane), width = self.width, distance = self.argument & 31;
     const int segment = me & ~(width - 1), last = segment + width - 1;
     int source = me;
     unsigned votes = 0, same = 0;
@@ -104,14 +106,14 @@ inline unsigned long long Block::warp_result(const Wait& self, unsigned lane, co
         case WarpOp::match_any: return same;
         case WarpOp::match_all: return same == present ? present : 0;
         case WarpOp::shuffle: source = segment + (self.argument & (width - 1)); break;
-        case WarpOp::shuffle_up: source = me - self.argument < segment ? me : me - self.argument; break;
-        case WarpOp::shuffle_down: source = me + self.argument > last ? me : me + self.argument; break;
-        case WarpOp::shuffle_xor: source = (me ^ self.argument) > last ? me : me ^ self.argument; break;
+        case WarpOp::shuffle_up: source = me - distance < segment ? me : me - distance; break;
+        case WarpOp::shuffle_down: source = me + distance > last ? me : me + distance; break;
+        case WarpOp::shuffle_xor: source = (me ^ distance) > last ? me : me ^ distance; break;
     }
     return present >> source & 1 ? values[source] : ~0ull;
 }
 
-// Nobody can run and somebody waits: a lane of a warp operation never comes, as the barrier case is found earlier.
+// Nobody can run and somebody waits: for a lane that never comes, as barriers are checked on arrival.
 inline void Block::report_hang() {
     unsigned waiting = 0;
     while (state_[waiting] != State::in_warp_op) ++waiting;
@@ -128,9 +130,10 @@ inline void Block::report_hang() {
     char with[32] = "";
     if (state_[missing] == State::in_warp_op) snprintf(with, sizeof with, " with mask 0x%08x", other.mask);
     fail(cudaErrorLaunchFailure,
-         "%s waits in %s at %s:%d for lane %u of its warp (mask 0x%08x), which never comes: it waits in %s at %s:%d%s",
-         where(waiting), wait.what, wait.site.name(), wait.site.line, missing % warp_size, wait.mask, other.what,
-         other.site.name(), other.site.line, with);
+         "%s waits in %s at %s:%d for lane %u of its warp (mask 0x%08x), which never comes: it waits in %s "
+         "at %s:%d%s",
+         where(waiting), wait.what, wait.site.name(), wait.site.line, missing % warp_size, wait.mask,
+         other.what, other.site.name(), other.site.line, with);
 }
 
 }  // namespace cuda_host

@@ -8,8 +8,8 @@ namespace cuda_host {
 
 inline int lane() { return static_cast<int>(block_here().current() % warp_size); }
 
-inline unsigned long long warp_op(WarpOp op, const char* what, unsigned mask, unsigned long long value, int size,
-                                  Site site, int argument = 0, int width = 32) {
+inline unsigned long long warp_op(WarpOp op, const char* what, unsigned mask, unsigned long long value,
+                                  int size, Site site, int argument = 0, int width = 32) {
     return block_here().warp(op, what, mask, value, argument, width, size, site);
 }
 
@@ -56,8 +56,8 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_HOST_SITE) {
     ::cuda_host::warp_op(::cuda_host::WarpOp::sync, "__syncwarp", mask, 0, 0, {file, line});
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_HOST_SITE) {
-    return static_cast<unsigned>(
-        ::cuda_host::warp_op(::cuda_host::WarpOp::ballot, "__ballot_sync", mask, predicate != 0, 0, {file, line}));
+    return static_cast<unsigned>(::cuda_host::warp_op(::cuda_host::WarpOp::ballot, "__ballot_sync", mask,
+                                                      predicate != 0, 0, {file, line}));
 }
 inline int __any_sync(unsigned mask, int predicate, CUDA_HOST_SITE) {
     return static_cast<int>(
@@ -69,16 +69,16 @@ inline int __all_sync(unsigned mask, int predicate, CUDA_HOST_SITE) {
 }
 inline unsigned __activemask() { return 1u << ::cuda_host::lane(); }  // see the head of cuda_host.h
 
-#define CUDA_HOST_SHUFFLE(name, op, T, Argument)                                                                       \
-    inline T name(unsigned mask, T value, Argument argument, int width = 32, CUDA_HOST_SITE) {                         \
-        return ::cuda_host::from_bits<T>(::cuda_host::warp_op(::cuda_host::WarpOp::op, #name, mask,                    \
-                                                              ::cuda_host::to_bits(value), sizeof(T), {file, line},            \
-                                                              static_cast<int>(argument), width));                     \
+#define CUDA_HOST_SHUFFLE(name, op, T, Argument)                                                    \
+    inline T name(unsigned mask, T value, Argument argument, int width = 32, CUDA_HOST_SITE) {      \
+        return ::cuda_host::from_bits<T>(                                                           \
+            ::cuda_host::warp_op(::cuda_host::WarpOp::op, #name, mask, ::cuda_host::to_bits(value), \
+                                 sizeof(T), {file, line}, static_cast<int>(argument), width));      \
     }
-#define CUDA_HOST_SHUFFLES(T)                                                                                          \
-    CUDA_HOST_SHUFFLE(__shfl_sync, shuffle, T, int)                                                                    \
-    CUDA_HOST_SHUFFLE(__shfl_up_sync, shuffle_up, T, unsigned)                                                         \
-    CUDA_HOST_SHUFFLE(__shfl_down_sync, shuffle_down, T, unsigned)                                                     \
+#define CUDA_HOST_SHUFFLES(T)                                      \
+    CUDA_HOST_SHUFFLE(__shfl_sync, shuffle, T, int)                \
+    CUDA_HOST_SHUFFLE(__shfl_up_sync, shuffle_up, T, unsigned)     \
+    CUDA_HOST_SHUFFLE(__shfl_down_sync, shuffle_down, T, unsigned) \
     CUDA_HOST_SHUFFLE(__shfl_xor_sync, shuffle_xor, T, int)
 CUDA_HOST_SHUFFLES(int)
 CUDA_HOST_SHUFFLES(unsigned)
@@ -89,17 +89,18 @@ CUDA_HOST_SHUFFLES(unsigned long long)
 CUDA_HOST_SHUFFLES(float)
 CUDA_HOST_SHUFFLES(double)
 
-#define CUDA_HOST_MATCH(T)                                                                                             \
-    inline unsigned __match_any_sync(unsigned mask, T value, CUDA_HOST_SITE) {                                         \
-        return static_cast<unsigned>(::cuda_host::warp_op(::cuda_host::WarpOp::match_any, "__match_any_sync", mask,    \
-                                                          ::cuda_host::to_bits(value), sizeof(T), {file, line}));              \
-    }                                                                                                                  \
-    inline unsigned __match_all_sync(unsigned mask, T value, int* predicate, CUDA_HOST_SITE) {                         \
-        unsigned result = static_cast<unsigned>(                                                                       \
-            ::cuda_host::warp_op(::cuda_host::WarpOp::match_all, "__match_all_sync", mask,                             \
-                                 ::cuda_host::to_bits(value), sizeof(T), {file, line}));                                       \
-        *predicate = result != 0;                                                                                      \
-        return result;                                                                                                 \
+#define CUDA_HOST_MATCH(T)                                                                     \
+    inline unsigned __match_any_sync(unsigned mask, T value, CUDA_HOST_SITE) {                 \
+        return static_cast<unsigned>(                                                          \
+            ::cuda_host::warp_op(::cuda_host::WarpOp::match_any, "__match_any_sync", mask,     \
+                                 ::cuda_host::to_bits(value), sizeof(T), {file, line}));       \
+    }                                                                                          \
+    inline unsigned __match_all_sync(unsigned mask, T value, int* predicate, CUDA_HOST_SITE) { \
+        unsigned result = static_cast<unsigned>(                                               \
+            ::cuda_host::warp_op(::cuda_host::WarpOp::match_all, "__match_all_sync", mask,     \
+                                 ::cuda_host::to_bits(value), sizeof(T), {file, line}));       \
+        *predicate = result != 0;                                                              \
+        return result;                                                                         \
     }
 CUDA_HOST_MATCH(int)
 CUDA_HOST_MATCH(unsigned)

@@ -77,8 +77,9 @@ __global__ void vectors(const float4* x, float4* y, const uint4* u, uint4* v, in
     __stcg(v + i, uint4{w.w, w.z, w.y, w.x});
 }
 EXPORT int run_vectors(const float4* x, float4* y, const uint4* u, uint4* v, int n) {
-    static_assert(alignof(float4) == 16 && alignof(uint4) == 16 && alignof(float2) == 8 && sizeof(float3) == 12);
-    static_assert(alignof(double2) == 16 && alignof(uchar4) == 4 && alignof(short2) == 4 && sizeof(dim3) == 12);
+    static_assert(alignof(float4) == 16 && alignof(uint4) == 16 && alignof(float2) == 8);
+    static_assert(sizeof(float3) == 12 && sizeof(dim3) == 12);
+    static_assert(alignof(double2) == 16 && alignof(uchar4) == 4 && alignof(short2) == 4);
     vectors<<<(n + 255) / 256, 256>>>(x, y, u, v, n);
     return cudaGetLastError();
 }

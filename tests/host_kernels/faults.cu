@@ -1,4 +1,4 @@
-// Launches that fail, each in its own way. The tests look for the line numbers of the lines marked so: // @name
+// Launches that fail, each in its own way. The tests look for the lines that are marked so: // @name
 #include "export.h"
 #include <cassert>
 
@@ -18,7 +18,8 @@ __global__ void with_both_memories(int* out) {
     *out = fixed[0] + memory[0];
 }
 
-EXPORT int run_nothing(int* out, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, size_t shared) {
+EXPORT int run_nothing(int* out, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       size_t shared) {
     nothing<<<dim3(gx, gy, gz), dim3(bx, by, bz), shared>>>(out);
     return cudaGetLastError();
 }
@@ -28,8 +29,8 @@ EXPORT int run_bounded(int* out, int threads) {
 }
 EXPORT int run_with_memory(int* out, int allowed, size_t shared) {
     if (allowed) {
-        cudaError_t error = cudaFuncSetAttribute(with_memory, cudaFuncAttributeMaxDynamicSharedMemorySize, allowed);
-        if (error != cudaSuccess) return cudaGetLastError();
+        const cudaFuncAttribute size = cudaFuncAttributeMaxDynamicSharedMemorySize;
+        if (cudaFuncSetAttribute(with_memory, size, allowed) != cudaSuccess) return cudaGetLastError();
     }
     with_memory<<<1, 1, shared>>>(out);
     return cudaGetLastError();

@@ -13,7 +13,8 @@ __global__ void indices(unsigned* out) {
     row[9] = gridDim.x, row[10] = gridDim.y, row[11] = gridDim.z;
 }
 
-EXPORT int run_indices(unsigned* out, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz) {
+EXPORT int run_indices(unsigned* out, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                       unsigned bz) {
     indices<<<dim3(gx, gy, gz), dim3(bx, by, bz)>>>(out);
     return cudaGetLastError();
 }
@@ -29,7 +30,7 @@ EXPORT int run_wrapped(int64_t* out, unsigned factor) {
     return cudaGetLastError();
 }
 
-// Conversions and evaluation of arguments: `a` from a literal, `p` from 0, `d` from an int with a side effect.
+// How arguments are converted: `a` from a literal, `p` from 0, `d` from an int with a side effect.
 struct Pair { int first; float second; };
 __constant__ float table[4] = {1.0f, 2.0f, 4.0f, 8.0f};
 __device__ __noinline__ float scaled(float x, int i) { return x * table[i]; }
@@ -58,7 +59,6 @@ EXPORT int run_pointer(int* out, int which) {
     return cudaGetLastError();
 }
 
-EXPORT int run_trivial(float* x, long long n);
 __global__ void trivial(float* x, long long n) {
     long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
     if (i < n) x[i] += 1.0f;

@@ -31,7 +31,8 @@ __global__ void arithmetic(const T* a, const T* b, const T* c, T* out, int n) {
     if (i >= n) return;
     T* row = out + 8 * static_cast<long long>(i);
     row[0] = a[i] + b[i], row[1] = __hsub(a[i], b[i]), row[2] = a[i] * b[i], row[3] = a[i] / b[i];
-    row[4] = __hfma(a[i], b[i], c[i]), row[5] = __hmax(a[i], b[i]), row[6] = __hmin(a[i], b[i]), row[7] = -a[i];
+    row[4] = __hfma(a[i], b[i], c[i]), row[5] = __hmax(a[i], b[i]), row[6] = __hmin(a[i], b[i]);
+    row[7] = -a[i];
 }
 #define LAUNCHERS(name, T)                                                                       \
     EXPORT int name##_widen(const void* x, float* out, int n) {                                  \

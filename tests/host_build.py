@@ -1,0 +1,53 @@
+"""Builds the kernels of tests/host_kernels with the host backend, for the tests of it."""
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from labkit import host, machine
+
+KERNELS = Path(__file__).parent / "host_kernels"
+NAMES = sorted(path.stem for path in KERNELS.glob("*.cu"))
+COMPILERS = [cxx for cxx in ("g++", "clang++") if shutil.which(cxx)]
+# What launchers return.
+INVALID_VALUE, INVALID_CONFIGURATION, INVALID_DEVICE, ASSERT, LAUNCH_FAILURE = 1, 9, 101, 710, 719
+
+
+def compile_text(text, folder, name="kernel.cu", flags=(), cxx=None):
+    """Runs the C++ compiler over a transformed .cu text; returns (finished process, library)."""
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text(host.transform(text, name), encoding="utf-8")
+    (folder / name).write_text(text, encoding="utf-8")  # for the lines that g++ quotes
+    command = [cxx or machine.find_cxx() or "c++", *host.CXX_FLAGS, "-fPIC", "-shared", *flags,
+               "-I", host.INCLUDE_DIR, "-I", KERNELS, "-o", library, source]
+    return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True), library
+
+
+@functools.cache
+def library(name):
+    """tests/host_kernels/NAME.cu, built once a session and loaded."""
+    path = KERNELS / f"{name}.cu"
+    with tempfile.TemporaryDirectory() as folder:
+        done, built = compile_text(path.read_text(encoding="utf-8"), Path(folder), path.name)
+        assert done.returncode == 0, done.stderr
+        return ctypes.CDLL(str(built))
+
+
+def call(function, *arguments):
+    """Calls a launcher; arrays and tensors go as pointers, integers as they are."""
+    converted = []
+    for a in arguments:
+        if isinstance(a, np.ndarray):
+            assert a.flags.c_contiguous
+            converted.append(ctypes.c_void_p(a.ctypes.data))
+        elif isinstance(a, torch.Tensor):
+            converted.append(ctypes.c_void_p(a.data_ptr()))
+        else:
+            converted.append(ctypes.c_size_t(a))
+    return function(*converted)
