@@ -211,7 +211,7 @@ class _ResultsDirective(SphinxDirective):
 
     def caption(self, found: results.Recorded) -> str:
         """The option `caption`, or the table's own title, and where it was recorded."""
-        return f"{self.options.get('caption') or found.table['title']}. {found.caption()}."
+        return f"{self.options.get('caption') or figures.title(found.table)}. {found.caption()}."
 
 
 class ResultsTable(_ResultsDirective):

@@ -65,6 +65,13 @@ def _magnitude(value: float) -> int:
 
 # -- tables -------------------------------------------------------------------------------------------------
 
+def title(table: dict) -> str:
+    """The table's title; for a benchmark with what was measured: "GeLU forward, 16384 × 16384 bfloat16"."""
+    if table["kind"] != "bench":
+        return table["title"]
+    return f"{table['title']}, {' × '.join(map(str, table['size']))} {table['dtype']}"
+
+
 def grid(table: dict) -> tuple[list[str], list[list[str]]]:
     """The column heads and rows of a "bench" or "table" record, as text; the first column names the row."""
     if table["kind"] == "table":
@@ -97,7 +104,7 @@ def html_table(table: dict, caption: str) -> str:
     heads, rows = grid(table)
     frame = pandas.DataFrame(rows, columns=heads)
     body = frame.to_html(index=False, border=0, classes="results", justify="unset")
-    top = f"<caption>{html.escape(table['title'])}. {html.escape(caption)}.</caption>"
+    top = f"<caption>{html.escape(title(table))}. {html.escape(caption)}.</caption>"
     return body.replace("<thead>", f"{top}<thead>", 1)
 
 
@@ -164,7 +171,7 @@ def curves(table: dict) -> str:
             scale(axis.get("scale", "linear"))
         for side, axis in ((axes.xaxis, x), (axes.yaxis, y)):
             if axis.get("scale", "linear") != "linear":
-                side.set_major_formatter(lambda value, place: number(value))
+                side.set_major_formatter(lambda value, place: f"{value:g}")
         axes.set(xlabel=x["label"], ylabel=y["label"])
         axes.grid(color=INK, alpha=0.18, linewidth=0.7)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1.2)

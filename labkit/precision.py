@@ -74,7 +74,8 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
     table = {"kind": "table", "title": title, "columns": list(next(iter(rows.values()))), "rows": list(rows.values())}
     results.add(name, table)
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
-    results.add(f"{name}_curves", {"kind": "curve", "title": title, "x": {"label": "x", "values": centres},
+    results.add(f"{name}_curves", {"kind": "curve", "title": f"{title}, {str(dtypes[0]).removeprefix('torch.')}",
+                                   "x": {"label": "x", "values": centres},
                                    "y": {"label": "error in ULP", "scale": "log"}, "series": series})
     show_table(table)
     return list(rows.values())

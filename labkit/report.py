@@ -24,7 +24,7 @@ def here() -> str:
 def show_table(table: dict, caption: str | None = None, figure: bool = False) -> None:
     """Shows a "bench" or "table" record, with its figure where asked; by default the caption says where it ran."""
     caption = caption or f"On {here()}"
-    plain = f"{table['title']}. {caption}.\n{figures.text_table(table)}"
+    plain = f"{figures.title(table)}. {caption}.\n{figures.text_table(table)}"
     if not in_notebook():
         print(plain)
         return
