@@ -117,8 +117,12 @@ def _flags(backend: str, version: int | None) -> tuple[list[str], list[str]]:
 
 def _key(name: str, backend: str, flags: list[str], salt: int) -> str:
     digest = hashlib.sha256()
-    folders = [kernels() / name, kernels() / "include", *([host.INCLUDE_DIR] if backend == "host" else [])]
-    for path in sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES):
+    folders = [kernels() / name, kernels() / "include"]
+    paths = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES)
+    if backend == "host":  # and all that turns a .cu into C++
+        paths += sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
+        paths += sorted(Path(host.__file__).parent.glob("host*.py"))
+    for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     compiler = machine.nvcc_version() if backend == "cuda" else _cxx_version()
     digest.update(repr([flags, compiler, torch.__version__, sys.platform, salt]).encode())

@@ -21,7 +21,7 @@ def spacing(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """One ULP of `dtype` at each value of `exact` (float64); below the normal numbers, the smallest denormal."""
     precision, lowest = _FORMATS[dtype]
     exponent = torch.frexp(exact.double()).exponent.long() - 1  # |exact| = m * 2^exponent, 1 <= m < 2
-    exponent = exponent.clamp(min=lowest) - (precision - 1)
+    exponent = torch.where(exact == 0, lowest, exponent).clamp(min=lowest) - (precision - 1)
     return torch.ldexp(torch.ones_like(exact, dtype=torch.float64), exponent)
 
 

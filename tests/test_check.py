@@ -10,57 +10,65 @@ import labkit
 from labkit import operator
 from labkit.checking import CheckFailed
 
-# Those that store out of bounds spare n = 1, the first launch that `load` makes, where nothing guards the memory.
-# name: (file, what stands there, what the mutant has instead, modes to run, what the failure says)
+REST = "rest_after_vectors<Mode, T>(a, n);\n}"
+# name: (version, file, what stands there, what the mutant has instead, mode, what the failure says). Those that store
+# out of bounds spare n = 1, the first launch that `load` makes, where nothing guards the memory.
 MUTANTS = {
-    "stores nothing": ("gelu/gelu.cu", "store_vec(a.out[k] + at, out[k]);", ";", ["forward"],
-                       "elements are wrong"),
-    "does the first half": ("gelu/gelu.cu", "if (i < vectors) {", "if (i < vectors / 2) {", ["forward"],
+    "stores nothing": (4, "gelu/gelu.cu", "store_vec(a.out[k] + at, out[k]);", ";", "forward", "elements are wrong"),
+    "does the first half": (4, "gelu/gelu.cu", "if (i < vectors) {", "if (i < vectors / 2) {", "forward",
                             "elements are wrong"),
-    "skips the tail": ("gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", ["forward"],
+    "drops the second vector": (5, "gelu/gelu.cu", "for (int j = 0; j < VECTORS; ++j) {\n        const int64_t i = first + j * THREADS;\n",
+                                "for (int j = 0; j < 1; ++j) {\n        const int64_t i = first + j * THREADS;\n", "forward",
+                                "elements are wrong"),
+    "skips the tail": (4, "gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", "forward",
                        "elements are wrong"),
-    "stores one past the end": ("gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x < rest + (n > 1))", ["forward"],
+    "stores one past the end": (4, "gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x < rest + (n > 1))", "forward",
                                 "wrote outside of y"),
-    "stores before the start": ("gelu/gelu.cu", "rest_after_vectors<Mode, T>(a, n);\n}",
-                                "rest_after_vectors<Mode, T>(a, n);\n    if (n > 1 && i == 0) a.out[0][-1] = a.out[0][0];\n}",
-                                ["forward"], "wrote outside of y"),
-    "changes its input": ("gelu/gelu.cu", "rest_after_vectors<Mode, T>(a, n);\n}",
-                          "rest_after_vectors<Mode, T>(a, n);\n    if (i == 1) const_cast<T*>(a.in[0])[0] = a.out[0][0];\n}",
-                          ["forward"], "changed its input x"),
-    "erf for tanh": ("gelu/gelu.cu", "return tanhf(z);", "return erff(z / 1.1283791671f);", ["forward"],
+    "stores before the start": (4, "gelu/gelu.cu", REST, REST[:-1] + "    if (n > 1 && i == 0) a.out[0][-1] = a.out[0][0];\n}",
+                                "forward", "wrote outside of y"),
+    "changes its input": (4, "gelu/gelu.cu", REST, REST[:-1] + "    if (i == 1) const_cast<T*>(a.in[0])[0] = a.out[0][0];\n}",
+                          "forward", "changed its input x"),
+    "looks at one pointer's alignment": (4, "gelu/gelu.cu", "    for (const T* p : a.out) aligned = aligned && is_vec_aligned(p);", "",
+                                         "forward", "assert"),
+    "erf for tanh": (4, "gelu/gelu.cu", "return tanhf(z);", "return erff(z / 1.1283791671f);", "forward",
                      "elements are wrong"),
-    "wrong gradient scale": ("gelu/gelu.cu", "(1 + F(3 * B) * u)", "(1 + F(B) * u)", ["backward"], "elements are wrong"),
-    "squares in half precision": ("gelu/gelu.cu", "const F u = x * x;", "const F u = F(__half2float(__float2half_rn(float(x * x))));",
-                                  ["forward"], "elements are wrong"),
-    "ignores strides": ("include/torch_op.h", "    if (is_dense(t)) return t;\n    return copy_in_order_of(t, t);",
-                        "    return t;", ["forward"], "strides|elements are wrong"),
-    "ignores the gradient's layout": ("include/torch_op.h", "if (is_dense(t) && same_order(t, like)) return t;",
-                                      "if (t.numel() >= 0) return t;", ["backward"], "strides|elements are wrong"),
+    "a tanh that is off by a hundredth": (6, "gelu/gelu.cu", "return approx_tanh(z);", "return approx_tanh(1.01f * z);", "forward",
+                                          "elements are wrong"),
+    "wrong gradient scale": (4, "gelu/gelu.cu", "(1 + F(3 * B) * u)", "(1 + F(B) * u)", "backward", "elements are wrong"),
+    "swaps its outputs": (7, "gelu/gelu.cu", "Math::eval(in[0], out[0], out[1]);", "Math::eval(in[0], out[1], out[0]);",
+                          "forward_derivative", "elements are wrong"),
+    "forgets the gradient": (7, "gelu/gelu.cu", "out[0] = in[0] * in[1];", "out[0] = in[1];", "backward_saved", "elements are wrong"),
+    "squares in half precision": (4, "gelu/gelu.cu", "const F u = x * x;",
+                                  "const F u = F(__half2float(__float2half_rn(float(x * x))));", "forward", "elements are wrong"),
+    "ignores strides": (4, "include/torch_op.h", "    if (is_dense(t)) return t;\n    return copy_in_order_of(t, t);",
+                        "    return t;", "forward", "strides|elements are wrong"),
+    "ignores the gradient's layout": (4, "include/torch_op.h", "if (is_dense(t) && same_order(t, like)) return t;",
+                                      "if (t.numel() >= 0) return t;", "backward", "strides|elements are wrong"),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_rejected(name, tmp_path, monkeypatch):
-    file, there, instead, modes, says = MUTANTS[name]
-    gelu = mutated(tmp_path, monkeypatch, file, there, instead)
+    version, file, there, instead, mode, says = MUTANTS[name]
+    gelu = mutated(tmp_path, monkeypatch, version, file, there, instead)
     with pytest.raises((CheckFailed, RuntimeError), match=says):
-        labkit.check(gelu, modes=modes)
+        labkit.check(gelu, modes=[mode])
 
 
 def test_the_original_passes_from_the_same_place(tmp_path, monkeypatch):
-    labkit.check(mutated(tmp_path, monkeypatch, "gelu/gelu.cu", "", ""), modes=["forward", "backward"])
+    labkit.check(mutated(tmp_path, monkeypatch, 4, "gelu/gelu.cu", "", ""), modes=["forward", "backward"])
 
 
-def mutated(tmp_path, monkeypatch, file, there, instead):
-    """The GeLU operator, version 4 alone, from a copy of kernels/ in which the first `there` of `file` is replaced."""
+def mutated(tmp_path, monkeypatch, version, file, there, instead):
+    """One version of the GeLU operator, from a copy of kernels/ in which one place of `file` is replaced."""
     kernels = tmp_path / "kernels"
     shutil.copytree(operator.kernels(), kernels)
     text = (kernels / file).read_text()
-    assert there in text, f"the mutant does not fit {file} any more: it lacks {there!r}"
-    place = text.index(there, text.index("namespace v4 {") if "rest_after_vectors<Mode, T>(a, n);" in there else 0)
+    place = text.find(there, text.index("namespace v4 {") if there == REST else 0)
+    assert place >= 0, f"the mutant does not fit {file} any more: it lacks {there!r}"
     (kernels / file).write_text(text[:place] + instead + text[place + len(there):])
     monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
-    return labkit.load("gelu", version=4)
+    return labkit.load("gelu", version=version)
 
 
 def test_a_failure_names_place_input_and_both_values():

@@ -24,17 +24,21 @@ static Element element_of(const Tensor& t, const char* name) {
 
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     torch_op::check_device("gelu", x, "x");
-    torch_op::check_out("gelu", y, "y", x, "x");
     const Element element = element_of(x, "x");
+    torch_op::check_layout("gelu", y, "y", x, "x");
+    torch_op::check_overlap("gelu", y, "y", x, "x");
     const Launch launch(x);
     launch.check("gelu", gelu_forward(element, version, x.data_ptr(), y.data_ptr(), x.numel(), launch.stream()));
 }
 
 static void forward_derivative_out(Tensor x, Tensor y, Tensor derivative, int64_t version) {
     torch_op::check_device("gelu", x, "x");
-    torch_op::check_out("gelu", y, "y", x, "x");
-    torch_op::check_out("gelu", derivative, "derivative", x, "x");
     const Element element = element_of(x, "x");
+    torch_op::check_layout("gelu", y, "y", x, "x");
+    torch_op::check_layout("gelu", derivative, "derivative", x, "x");
+    torch_op::check_overlap("gelu", y, "y", x, "x");
+    torch_op::check_overlap("gelu", derivative, "derivative", x, "x");
+    torch_op::check_overlap("gelu", derivative, "derivative", y, "y", /*other_is_output=*/true);
     const Launch launch(x);
     launch.check("gelu", gelu_forward_derivative(element, version, x.data_ptr(), y.data_ptr(), derivative.data_ptr(),
                                                  x.numel(), launch.stream()));
@@ -42,9 +46,11 @@ static void forward_derivative_out(Tensor x, Tensor y, Tensor derivative, int64_
 
 static void backward_out(Tensor grad, Tensor x, Tensor grad_x, int64_t version) {
     torch_op::check_device("gelu backward", x, "x");
-    torch_op::check_out("gelu backward", grad, "grad", x, "x");
-    torch_op::check_out("gelu backward", grad_x, "grad_x", x, "x");
     const Element element = element_of(x, "x");
+    torch_op::check_layout("gelu backward", grad, "grad", x, "x");
+    torch_op::check_layout("gelu backward", grad_x, "grad_x", x, "x");
+    torch_op::check_overlap("gelu backward", grad_x, "grad_x", x, "x");
+    torch_op::check_overlap("gelu backward", grad_x, "grad_x", grad, "grad");
     const Launch launch(x);
     launch.check("gelu backward", gelu_backward(element, version, grad.data_ptr(), x.data_ptr(), grad_x.data_ptr(),
                                                 x.numel(), launch.stream()));
@@ -52,9 +58,11 @@ static void backward_out(Tensor grad, Tensor x, Tensor grad_x, int64_t version) 
 
 static void backward_saved_out(Tensor grad, Tensor derivative, Tensor grad_x, int64_t version) {
     torch_op::check_device("gelu backward", derivative, "derivative");
-    torch_op::check_out("gelu backward", grad, "grad", derivative, "derivative");
-    torch_op::check_out("gelu backward", grad_x, "grad_x", derivative, "derivative");
     const Element element = element_of(derivative, "derivative");
+    torch_op::check_layout("gelu backward", grad, "grad", derivative, "derivative");
+    torch_op::check_layout("gelu backward", grad_x, "grad_x", derivative, "derivative");
+    torch_op::check_overlap("gelu backward", grad_x, "grad_x", derivative, "derivative");
+    torch_op::check_overlap("gelu backward", grad_x, "grad_x", grad, "grad");
     const Launch launch(derivative);
     launch.check("gelu backward", gelu_backward_saved(element, version, grad.data_ptr(), derivative.data_ptr(),
                                                       grad_x.data_ptr(), derivative.numel(), launch.stream()));

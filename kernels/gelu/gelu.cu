@@ -1,12 +1,12 @@
-// GeLU (tanh form), forward and gradient. Each version adds one idea to the one before.
+// GeLU (tanh form), forward and gradient, one idea a version. Versions 2 to 4 change version 1, the others version 4.
 //
 //   v1  one element a thread
 //   v2  a grid-stride loop: a grid of fixed size walks over the array
 //   v3  the article's geometry: 32 threads a block, 4 consecutive elements a thread
 //   v4  16-byte vectors: one load brings 8 elements of 16 bits
-//   v5  two vectors in flight: a thread issues both loads before it computes
-//   v6  v5 with the hardware's tanh: one instruction, and inexact
-//   v7  v5 with x * sigmoid(2z): hardware exp2 and reciprocal, and no cancellation
+//   v5  two vectors a thread: both loads are issued before either is used
+//   v6  the hardware's tanh: one instruction, and inexact
+//   v7  x * sigmoid(2z): hardware exp2 and reciprocal, no cancellation in the tails
 //
 // n: elements. Every version has four modes (forward, forward + derivative, backward from x, backward
 // from the saved derivative) and four element types; the mode and the type are template parameters, so
@@ -38,7 +38,7 @@ struct ExactTanh {
 };
 
 template <class Tanh> struct ByTanh {
-    // y = gelu(x), d = gelu'(x). A caller that drops one of them does not pay for it.
+    // y = gelu(x), d = gelu'(x). Where a caller drops one of them, the compiler drops its arithmetic.
     template <class F> static __device__ void eval(F x, F& y, F& d) {
         const F u = x * x;
         const F t = Tanh::tanh_of(F(A) * x * (1 + F(B) * u));
@@ -221,6 +221,7 @@ __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t first = int64_t(blockIdx.x) * THREADS * VECTORS + threadIdx.x;
     const int64_t vectors = n / Vec<T>::SIZE;
     Vec<T> in[VECTORS][Mode::IN], out[Mode::OUT];
+#pragma unroll  // `in` stays in registers only where every index is a constant
     for (int j = 0; j < VECTORS; ++j) {
         const int64_t i = first + j * THREADS;  // neighbours in a warp stay neighbours
         if (i < vectors) {
@@ -228,6 +229,7 @@ __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
             for (int k = 0; k < Mode::IN; ++k) in[j][k] = load_vec(a.in[k] + at);
         }
     }
+#pragma unroll
     for (int j = 0; j < VECTORS; ++j) {
         const int64_t i = first + j * THREADS;
         if (i < vectors) {
@@ -256,7 +258,7 @@ struct HardwareTanh {
 };
 using Math = ByTanh<HardwareTanh>;
 
-using v5::launch;
+using v4::launch;
 }  // namespace v6
 
 // ---------------------------------------------------------------------------------------------------
@@ -266,11 +268,14 @@ struct Math {
     static __device__ void eval(float x, float& y, float& d) {
         constexpr double LOG2E = 1.44269504088896341;
         constexpr float C1 = -2 * A * LOG2E, C3 = C1 * B;  // -2z log2(e) = x (C1 + C3 x^2)
-        // e = exp(-2z) / 2^20. Undivided, e would overflow near x = -10, where y and
-        // d are still numbers that bfloat16 can hold.
-        const float e = approx_exp2(fmaf(x, fmaf(x * x, C3, C1), -20.0f));
-        const float h = approx_reciprocal(e + 0x1p-20f);
-        const float s = h * 0x1p-20f;  // sigmoid(2z)
+        // e = exp(-2z), divided by 2^20 in the tail: there it would overflow while y and
+        // d are still numbers that bfloat16 can hold. Elsewhere the -20 would cost float32
+        // three bits of the exponent's fraction.
+        const bool tail = x < -8.0f;
+        const float unit = tail ? 0x1p-20f : 1.0f;
+        const float e = approx_exp2(fmaf(x, fmaf(x * x, C3, C1), tail ? -20.0f : 0.0f));
+        const float h = approx_reciprocal(e + unit);
+        const float s = h * unit;  // sigmoid(2z)
         const float rest = fminf(e, 0x1p126f) * h;  // 1 - s; inf * 0 is kept away
         // Beyond |x| = 16, s is 0 or 1 to the last bit. Clamped there, x meets no 0 as
         // an infinity, and the values at -inf and inf are the limits. NaN goes by s.
@@ -288,7 +293,7 @@ struct Math {
     }
 };
 
-using v5::launch;
+using v4::launch;
 }  // namespace v7
 
 // ---------------------------------------------------------------------------------------------------
@@ -297,7 +302,6 @@ using v5::launch;
 template <template <class> class Mode, class T, int IN, int OUT>
 const char* launch_as(int64_t version, const void* const (&in)[IN], void* const (&out)[OUT], int64_t n,
                       cudaStream_t stream) {
-    if (n == 0) return nullptr;  // a grid of no blocks is a launch error
     Arrays<IN, OUT, T> a;
     for (int k = 0; k < IN; ++k) a.in[k] = static_cast<const T*>(in[k]);
     for (int k = 0; k < OUT; ++k) a.out[k] = static_cast<T*>(out[k]);
@@ -305,6 +309,7 @@ const char* launch_as(int64_t version, const void* const (&in)[IN], void* const 
 #define VERSION(number, Math)                                   \
     if constexpr (builds(number)) {                             \
         if (version == number) {                                \
+            if (n == 0) return nullptr; /* no grid is empty */  \
             v##number::launch<Mode<Math>, T>(a, n, stream);     \
             const cudaError_t error = cudaGetLastError();       \
             return error ? cudaGetErrorString(error) : nullptr; \

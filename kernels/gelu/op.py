@@ -81,12 +81,16 @@ def define(namespace: str, latest: int):
         save: what autograd keeps for the backward pass, one tensor like x either way. "input" keeps x and computes
             the derivative again from it; "derivative" writes the derivative in the forward pass and keeps that.
         version: a rung of the ladder in gelu.cu.
-        Returns a tensor like x. gelu(-inf) = 0 and gelu(inf) = inf, the limits; NaN stays NaN.
+        Returns a tensor like x. gelu(-inf) = 0 and gelu(inf) = inf, the limits; NaN stays NaN. An x that does not start
+        at a multiple of 16 bytes takes the slower version 2 from version 4 on.
+        Gradients are autograd's reverse mode, twice for save="input"; forward mode and torch.func's are not there.
         Raises RuntimeError for another dtype or device, or a version that this build does not have; ValueError for
         another `save`.
         """
         if save not in ("input", "derivative"):
             raise ValueError(f'gelu: save is {save!r}; it takes "input" or "derivative"')
+        if not torch.compiler.is_compiling() and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError("gelu: x carries a forward-mode tangent; only reverse mode is there. Use backward().")
         if save == "derivative" and x.requires_grad and torch.is_grad_enabled():
             return forward_derivative(x, version)[0]
         return forward(x, version)
@@ -96,7 +100,7 @@ def define(namespace: str, latest: int):
 
 def second_derivative(x):
     """gelu''(x), computed in float32 for 16-bit x."""
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = (x if x.dtype == torch.float64 else x.float()).clamp(-16, 16)  # beyond, it is 0, and its factors overflow
     a, b = math.sqrt(2 / math.pi), 0.044715
     slope, bend = 2 * a * (1 + 3 * b * wide**2), 12 * a * b * wide  # of 2z
     s = torch.sigmoid(2 * a * wide * (1 + b * wide**2))

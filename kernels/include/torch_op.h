@@ -54,8 +54,13 @@ inline const char* dtype_of(const Tensor& t) {
     }
 }
 
-// `t`, an argument called `name` of the operator `op`, is where this build can reach it.
+// `t`, an argument called `name` of the operator `op`, is where this build can reach it, and has strides.
 inline void check_device(const char* op, const Tensor& t, const char* name) {
+    int32_t layout = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_layout(t.get(), &layout));
+    if (layout != aoti_torch_layout_strided()) {
+        fail({op, ": `", name, "` is not strided (sparse, or of another layout). Pass ", name, ".to_dense()."});
+    }
 #ifdef USE_CUDA
     if (!t.is_cuda()) {
         fail({op, ": `", name, "` is ", t.is_cpu() ? "on the CPU" : "not on a CUDA device",
@@ -128,12 +133,34 @@ inline Tensor dense(const Tensor& t) {
     return copy_in_order_of(t, t);
 }
 
-// A preallocated output: it must have the very layout of `like`, since it cannot be replaced by a copy.
-inline void check_out(const char* op, const Tensor& out, const char* name, const Tensor& like, const char* like_name) {
-    check_matches(op, out, name, like, like_name);
-    if (!is_dense(out) || !same_order(out, like)) {
+// Do two dense tensors of the same dtype share memory? One that is the other's very memory does not count
+// when `same_is_fine`: an elementwise kernel may run in place.
+inline bool overlap(const Tensor& a, const Tensor& b, bool same_is_fine) {
+    if (a.data_ptr() == b.data_ptr()) return !same_is_fine && a.numel() > 0;
+    int32_t dtype = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(a.get(), &dtype));
+    const size_t size = aoti_torch_dtype_element_size(dtype);
+    const char* a_begin = static_cast<const char*>(a.data_ptr());
+    const char* b_begin = static_cast<const char*>(b.data_ptr());
+    return a_begin < b_begin + b.numel() * size && b_begin < a_begin + a.numel() * size;
+}
+
+// A further argument that goes with `like` element by element in memory, such as a preallocated output: it must have
+// the very layout of `like`, since it cannot be replaced by a copy.
+inline void check_layout(const char* op, const Tensor& t, const char* name, const Tensor& like, const char* like_name) {
+    check_matches(op, t, name, like, like_name);
+    if (!is_dense(t) || !same_order(t, like)) {
         fail({op, ": `", name, "` must be dense, with the strides of `", like_name, "`. Make it with torch.empty_like(",
-             like_name, ")."});
+              like_name, ")."});
+    }
+}
+
+// `out` is written: it may be the memory of an input, and else must not touch it; two outputs share nothing.
+inline void check_overlap(const char* op, const Tensor& out, const char* name, const Tensor& other,
+                          const char* other_name, bool other_is_output = false) {
+    if (overlap(out, other, !other_is_output)) {
+        fail({op, ": `", name, "` shares memory with `", other_name, "`. Pass a tensor of its own, made with ",
+              "torch.empty_like(", other_name, ")."});
     }
 }
 
