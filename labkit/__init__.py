@@ -6,6 +6,7 @@
     bench(name, {...})    its time beside the alternatives, or the recorded time where there is no GPU
     ulp(name, {...})      its error over every 16-bit input
     traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
+    counters(name, op)    what the hardware counted for each version, by Nsight Compute
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -15,7 +16,7 @@ Names are loaded when they are first used: the command line (`python -m labkit`)
 import importlib
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
-         "traffic": "counting", "start": "results", "record": "results", "doctor": "doctor"}
+         "traffic": "counting", "counters": "profiling", "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 
 

@@ -158,8 +158,7 @@ def build_folder() -> Finding:
 def nsight_compute() -> Finding:
     """Nsight Compute, and whether the driver lets this user read hardware counters."""
     # Installers leave it off PATH, so the usual places are looked through too.
-    places = [Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)]
-    found = shutil.which("ncu") or next((str(path) for path in places if path.exists()), None)
+    found = machine.find_ncu()
     if not machine.driver():
         return Finding("Nsight Compute", "ok", f"{found}; there is no GPU to profile" if found else
                        "none, and no GPU to profile")

@@ -52,6 +52,13 @@ def find_nvcc() -> Path | None:
     return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
 
 
+def find_ncu() -> Path | None:
+    """Where Nsight Compute's command line is: PATH, the toolkit, then its own package. None where there is none."""
+    on_path = shutil.which("ncu")
+    places = [Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)]
+    return Path(on_path) if on_path else next((path for path in places if path.exists()), None)
+
+
 def cuda_home() -> Path | None:
     """The toolkit folder that nvcc belongs to (it holds bin/ and include/), or None without nvcc."""
     nvcc = find_nvcc()

@@ -41,19 +41,19 @@ def every_finite(dtype: torch.dtype, device: torch.device | str = "cpu") -> torc
 
 
 def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: str,
-        dtypes: tuple = (torch.bfloat16, torch.float16), curve: tuple[float, float] = (-12.0, 6.0)) -> list[dict]:
+        dtypes: tuple = (torch.bfloat16, torch.float16), drawn: tuple[str, ...] | None = None) -> list[dict]:
     """Runs every variant on every finite 16-bit input and shows its largest error against the reference.
 
     name: what the table is called in results/. variants: {label: function of one tensor}. reference: the exact
-    function, on float64. title: what is computed, for the table's head. curve: the range of x for which the error is
-    kept for a figure, as the largest in each of 180 bins, for the first of `dtypes`.
+    function, on float64. title: what is computed, for the table's head. drawn: the variants whose error over x is kept for
+    a figure (all by default), for the first of `dtypes`, as the largest in each of 180 bins of [-12, 6].
 
     Returns the rows, one a variant, with three columns a dtype: the largest error in ULP, the input that has it, and
     how many outputs are NaN (those are not part of the largest error). The values are exact, so they are shown for the
     backend at hand, whichever it is.
     """
     rows = {label: {"variant": label} for label in variants}
-    series, edges = {}, torch.linspace(*curve, 181, dtype=torch.float64)
+    series, edges = {}, torch.linspace(-12, 6, 181, dtype=torch.float64)
     for dtype in dtypes:
         x = every_finite(dtype, machine.device())
         exact = reference(x.double())
@@ -69,7 +69,7 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
                             f"{short} NaN": int(nan.sum())}
             results.note("exact", f"{title}, {label}, {short}", f"at most {error[worst].item():.2f} ULP"
                          + (f", NaN for {int(nan.sum())} inputs" if nan.any() else ""))
-            if dtype == dtypes[0]:
+            if dtype == dtypes[0] and (drawn is None or label in drawn):
                 series[label] = _largest_by_bin(x.double(), error, edges.to(x.device))
     table = {"kind": "table", "title": title, "columns": list(next(iter(rows.values()))), "rows": list(rows.values())}
     results.add(name, table)

@@ -1,5 +1,6 @@
 """The GeLU operator where only a GPU can show it: streams, graphs, inductor, sizes beyond 32 bits, wrong devices."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import labkit
+from labkit import operator
 
 pytestmark = pytest.mark.gpu
 
@@ -129,15 +131,34 @@ def test_every_device_of_the_machine(gelu):
         gelu.ops.backward(torch.ones(1000, device="cuda:0"), x, gelu.latest)
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
-def test_compute_sanitizer_finds_nothing(tool):
+def sanitized(tool):
+    """The output of every_gelu_launch.py under compute-sanitizer, each tensor in an allocation of its own."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(sanitizer).exists():
         pytest.skip("compute-sanitizer is not installed")
     labkit.load("gelu")  # built before, not under the sanitizer
-    done = subprocess.run([sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable,
-                           str(Path(__file__).with_name("every_gelu_launch.py"))],
-                          capture_output=True, text=True, timeout=300)
+    return subprocess.run([sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable,
+                           str(Path(__file__).with_name("every_gelu_launch.py"))], capture_output=True, text=True,
+                          timeout=400, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+
+
+# GeLU has no shared memory and no barrier, so racecheck and synccheck can only fail if that changes.
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_compute_sanitizer_finds_nothing(tool):
+    done = sanitized(tool)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "ERROR SUMMARY: 0 errors" in done.stdout or "RACECHECK SUMMARY: 0 hazards" in done.stdout, done.stdout[-2000:]
     assert "launched 448" in done.stdout
+
+
+@pytest.mark.parametrize("tool, there, instead", [
+    ("memcheck", "threadIdx.x < rest)", "threadIdx.x < rest + (n > 4096))"),
+    ("initcheck", "store_vec(a.out[k] + at, out[k]);", "if (i != 7) store_vec(a.out[k] + at, out[k]);")])
+def test_compute_sanitizer_finds_what_is_planted(tool, there, instead, tmp_path, monkeypatch):
+    kernels = tmp_path / "kernels"
+    shutil.copytree(operator.kernels(), kernels)
+    source = kernels / "gelu" / "gelu.cu"
+    assert there in source.read_text()
+    source.write_text(source.read_text().replace(there, instead))
+    monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
+    assert sanitized(tool).returncode == 9

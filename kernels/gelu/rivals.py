@@ -23,6 +23,11 @@ def composed_pow(x):
     return 0.5 * x * (1.0 + torch.tanh(ROOT_2_OVER_PI * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
+def sigmoid_form(x):
+    """The same function as x sigmoid(2z), also in PyTorch operators: what a user can change without a kernel."""
+    return x * torch.sigmoid(2 * ROOT_2_OVER_PI * (x + 0.044715 * x * x * x))
+
+
 def native(x):
     """PyTorch's own fused kernel."""
     return F.gelu(x, approximate="tanh")
@@ -34,9 +39,9 @@ def native_backward(grad, x):
 
 
 @functools.cache
-def compiled():
-    """torch.compile of `composed`, specialised for the shape that it sees."""
-    return torch.compile(composed, fullgraph=True, dynamic=False)
+def compiled(function):
+    """torch.compile of one of the functions above, specialised for the shape that it sees."""
+    return torch.compile(function, fullgraph=True, dynamic=False)
 
 
 @functools.cache
@@ -47,22 +52,27 @@ def triton():
     return python_part("gelu", "rivals_triton")
 
 
+def written_out():
+    """{label: function of x} in PyTorch operators, eager; and compiled where there is a GPU."""
+    found = {"composed": composed, "composed, pow": composed_pow}
+    if torch.cuda.is_available():
+        found |= {"torch.compile": compiled(composed), "torch.compile, sigmoid": compiled(sigmoid_form)}
+    return found | {"F.gelu": native}
+
+
 def forward():
     """{label: function of x}, those that this machine has."""
-    found = {"composed": composed, "composed, pow": composed_pow, "torch.compile": compiled(), "F.gelu": native}
-    return found | ({"Triton": triton().forward} if triton() else {})
+    return written_out() | ({"Triton": triton().forward} if triton() else {})
 
 
 def backward():
-    """{label: function of (grad, x)}. composed and torch.compile have no backward function to call by itself."""
-    found = {"F.gelu": native_backward}
-    return found | ({"Triton": triton().backward} if triton() else {})
+    """{label: function of (grad, x)}: only those that are a backward function by themselves."""
+    return {"F.gelu": native_backward} | ({"Triton": triton().backward} if triton() else {})
 
 
 def training():
     """{label: function of (x, grad)}: the forward pass and the gradient of x that autograd makes of it."""
-    found = {"composed": composed, "composed, pow": composed_pow, "torch.compile": compiled(), "F.gelu": native}
-    found |= {"Triton": triton().apply} if triton() else {}
+    found = written_out() | ({"Triton": triton().apply} if triton() else {})
     return {label: differentiated(function) for label, function in found.items()}
 
 

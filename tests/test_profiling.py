@@ -1,0 +1,65 @@
+"""`labkit.counters`: reading what Nsight Compute prints, and what is said where it cannot count."""
+
+import types
+
+import pytest
+
+import labkit
+from labkit import profiling, results
+
+HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+
+
+def printed(launches):
+    lines = ["==PROF== Connected to process 7", "launched", HEAD.strip()]
+    for number, values in enumerate(launches):
+        lines += [f'"{number}","7","kernel","{profiling._METRICS[key]}","x","{value:,}"' for key, value in values.items()]
+    return "\n".join(lines) + "\n==PROF== Disconnected\n"
+
+
+LAUNCH = {"instructions": 268435456, "issue": 51.5, "warps": 75.6, "memory": 29.7, "sectors": 16777216, "requests": 8388608}
+
+
+def test_the_csv_of_ncu_is_read_launch_by_launch():
+    other = {**LAUNCH, "instructions": 1}
+    assert profiling.read_csv(printed([LAUNCH, other])) == [LAUNCH, other]
+    assert profiling.read_csv("==ERROR== no permission\n") == []
+
+
+@pytest.fixture
+def operator(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiling.machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(profiling.machine, "find_ncu", lambda: "ncu")
+    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
+    monkeypatch.setattr(results, "_session", results.Session(lab="04_fused_kernel"))
+    return types.SimpleNamespace(name="gelu", backend="cuda", versions={1: "a", 2: "b"})
+
+
+def answer(monkeypatch, stdout, code=0):
+    monkeypatch.setattr(profiling.subprocess, "run",
+                        lambda *arguments, **options: types.SimpleNamespace(stdout=stdout, stderr="", returncode=code))
+
+
+def test_a_row_a_version(operator, monkeypatch, capsys):
+    answer(monkeypatch, printed([LAUNCH, {**LAUNCH, "sectors": 4 * 16777216}]))
+    monkeypatch.setattr(profiling, "show_table", lambda table: print(table["title"]))
+    rows = labkit.counters("counters", operator, "forward", 268435456, "bfloat16", "Counted")
+    assert [row["version"] for row in rows] == ["v1", "v2"]
+    assert [row["instructions an element"] for row in rows] == [32, 32]
+    assert [row["sectors a load"] for row in rows] == [2, 8]
+    assert results.session().tables["counters"]["rows"] == rows
+
+
+@pytest.mark.parametrize("stdout, code, says", [
+    ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", 1, "ERR_NVGPUCTRPERM"),
+    (printed([LAUNCH]), 0, "1 launches")])
+def test_a_refusal_is_said_and_nothing_is_kept(operator, monkeypatch, capsys, stdout, code, says):
+    answer(monkeypatch, stdout, code)
+    assert labkit.counters("counters", operator, "forward", 32, "bfloat16", "Counted") == []
+    assert says in capsys.readouterr().out and not results.session().tables
+
+
+def test_without_a_gpu_the_recorded_table_is_asked_for(operator, capsys):
+    operator.backend = "host"
+    assert labkit.counters("counters", operator, "forward", 32, "bfloat16", "Counted") == []
+    assert "there is no GPU here, and nothing is recorded" in capsys.readouterr().out
