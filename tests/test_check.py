@@ -35,7 +35,7 @@ MUTANTS = {
     "a tanh that is off by a hundredth": (6, "gelu/gelu.cu", "return approx_tanh(z);", "return approx_tanh(1.01f * z);", "forward",
                                           "elements are wrong"),
     "wrong gradient scale": (4, "gelu/gelu.cu", "(1 + F(3 * B) * u)", "(1 + F(B) * u)", "backward", "elements are wrong"),
-    "swaps its outputs": (7, "gelu/gelu.cu", "Math::eval(in[0], out[0], out[1]);", "Math::eval(in[0], out[1], out[0]);",
+    "swaps its outputs": (7, "gelu/gelu.cu", "eval<T>(in[0], out[0], out[1]);", "eval<T>(in[0], out[1], out[0]);",
                           "forward_derivative", "elements are wrong"),
     "forgets the gradient": (7, "gelu/gelu.cu", "out[0] = in[0] * in[1];", "out[0] = in[1];", "backward_saved", "elements are wrong"),
     "squares in half precision": (4, "gelu/gelu.cu", "const F u = x * x;",

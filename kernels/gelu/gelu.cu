@@ -39,7 +39,7 @@ struct ExactTanh {
 
 template <class Tanh> struct ByTanh {
     // y = gelu(x), d = gelu'(x). Where a caller drops one of them, the compiler drops its arithmetic.
-    template <class F> static __device__ void eval(F x, F& y, F& d) {
+    template <class T, class F = compute_t<T>> static __device__ void eval(F x, F& y, F& d) {
         const F u = x * x;
         const F t = Tanh::tanh_of(F(A) * x * (1 + F(B) * u));
         y = F(0.5) * x * (1 + t);
@@ -52,31 +52,33 @@ template <class Tanh> struct ByTanh {
 
 template <class Math> struct Forward {  // x -> y
     static constexpr int IN = 1, OUT = 1;
-    template <class F> static __device__ void apply(const F (&in)[1], F (&out)[1]) {
+    template <class T, class F> static __device__ void apply(const F (&in)[1], F (&out)[1]) {
         F derivative;
-        Math::eval(in[0], out[0], derivative);
+        Math::template eval<T>(in[0], out[0], derivative);
     }
 };
 
 template <class Math> struct ForwardDerivative {  // x -> y, derivative
     static constexpr int IN = 1, OUT = 2;
-    template <class F> static __device__ void apply(const F (&in)[1], F (&out)[2]) {
-        Math::eval(in[0], out[0], out[1]);
+    template <class T, class F> static __device__ void apply(const F (&in)[1], F (&out)[2]) {
+        Math::template eval<T>(in[0], out[0], out[1]);
     }
 };
 
 template <class Math> struct Backward {  // grad, x -> grad_x
     static constexpr int IN = 2, OUT = 1;
-    template <class F> static __device__ void apply(const F (&in)[2], F (&out)[1]) {
+    template <class T, class F> static __device__ void apply(const F (&in)[2], F (&out)[1]) {
         F y, derivative;
-        Math::eval(in[1], y, derivative);
+        Math::template eval<T>(in[1], y, derivative);
         out[0] = in[0] * derivative;
     }
 };
 
 template <class> struct BackwardSaved {  // grad, derivative -> grad_x
     static constexpr int IN = 2, OUT = 1;
-    template <class F> static __device__ void apply(const F (&in)[2], F (&out)[1]) { out[0] = in[0] * in[1]; }
+    template <class T, class F> static __device__ void apply(const F (&in)[2], F (&out)[1]) {
+        out[0] = in[0] * in[1];
+    }
 };
 
 template <int IN, int OUT, class T> struct Arrays {
@@ -89,7 +91,7 @@ template <class Mode, class T>
 __device__ void one_element(const ArraysOf<Mode, T>& a, int64_t i) {
     compute_t<T> in[Mode::IN], out[Mode::OUT];
     for (int k = 0; k < Mode::IN; ++k) in[k] = to_compute(a.in[k][i]);
-    Mode::apply(in, out);
+    Mode::template apply<T>(in, out);
     for (int k = 0; k < Mode::OUT; ++k) a.out[k][i] = to_element<T>(out[k]);
 }
 
@@ -98,7 +100,7 @@ __device__ void one_vector(const Vec<T> (&in)[Mode::IN], Vec<T> (&out)[Mode::OUT
     for (int e = 0; e < Vec<T>::SIZE; ++e) {
         compute_t<T> from[Mode::IN], to[Mode::OUT];
         for (int k = 0; k < Mode::IN; ++k) from[k] = to_compute(in[k].at[e]);
-        Mode::apply(from, to);
+        Mode::template apply<T>(from, to);
         for (int k = 0; k < Mode::OUT; ++k) out[k].at[e] = to_element<T>(to[k]);
     }
 }
@@ -265,17 +267,17 @@ using v4::launch;
 namespace v7 {
 // (1 + tanh z) / 2 = sigmoid(2z) = 1 / (1 + exp(-2z)): here nothing cancels.
 struct Math {
-    static __device__ void eval(float x, float& y, float& d) {
+    template <class T> static __device__ void eval(float x, float& y, float& d) {
         constexpr double LOG2E = 1.44269504088896341;
         constexpr float C1 = -2 * A * LOG2E, C3 = C1 * B;  // -2z log2(e) = x (C1 + C3 x^2)
-        // e = exp(-2z), divided by 2^20 in the tail: there it would overflow while y and
-        // d are still numbers that bfloat16 can hold. Elsewhere the -20 would cost float32
-        // three bits of the exponent's fraction.
-        const bool tail = x < -8.0f;
-        const float unit = tail ? 0x1p-20f : 1.0f;
-        const float e = approx_exp2(fmaf(x, fmaf(x * x, C3, C1), tail ? -20.0f : 0.0f));
-        const float h = approx_reciprocal(e + unit);
-        const float s = h * unit;  // sigmoid(2z)
+        // 16-bit results: e = exp(-2z) / 2^20. Undivided, e would overflow near x = -10,
+        // where y and d are still numbers that bfloat16 can hold. In float32 the -20
+        // would cost the exponent three bits of its fraction, everywhere.
+        constexpr float SHIFT = sizeof(T) == 2 ? -20 : 0;
+        constexpr float UNIT = sizeof(T) == 2 ? 0x1p-20f : 1;
+        const float e = approx_exp2(fmaf(x, fmaf(x * x, C3, C1), SHIFT));
+        const float h = approx_reciprocal(e + UNIT);
+        const float s = h * UNIT;  // sigmoid(2z)
         const float rest = fminf(e, 0x1p126f) * h;  // 1 - s; inf * 0 is kept away
         // Beyond |x| = 16, s is 0 or 1 to the last bit. Clamped there, x meets no 0 as
         // an infinity, and the values at -inf and inf are the limits. NaN goes by s.
@@ -283,7 +285,7 @@ struct Math {
         y = fmaxf(x, -16.0f) * s;
         d = s * fmaf(t * fmaf(t * t, float(6 * A * B), float(2 * A)), rest, 1.0f);
     }
-    static __device__ void eval(double x, double& y, double& d) {
+    template <class> static __device__ void eval(double x, double& y, double& d) {
         const double e = exp(-2 * A * x * (1 + B * x * x));
         const double s = 1 / (1 + e);
         const double rest = fmin(e, 1e300) * s;
