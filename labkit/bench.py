@@ -47,7 +47,7 @@ class Row:
     median_us: float
     low_us: float  # 10th percentile
     high_us: float  # 90th percentile
-    gbps: float
+    gbps: float | None
     of_limit: float | None  # the limit's median over this one's
     host_bound: bool
     max_error: float | None  # largest absolute difference from the reference; None where not compared
@@ -74,7 +74,7 @@ class Table:
         return f"<labkit.bench.Table: {len(self.rows)} variants. {self.caption}>"
 
 
-def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int,
+def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None,
           limit: str | None = None, reference: Callable | None = None,
           tolerance: tuple[float, float] | None = None, rounds: int = 30, title: str | None = None) -> Table:
     """Time `variants` against one another on this machine's GPU; show, keep and return the figures.
@@ -83,7 +83,8 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     variants   {label: function}; each is called with the tensors of one input set, and returns a tensor or a
                tuple of tensors
     inputs     called without arguments for each input set: a tuple of tensors on the GPU, fresh every time
-    bytes      what one call must move at the least, in bytes; every variant's GB/s are computed from it
+    bytes      what one call must move at the least, in bytes; every variant's GB/s are computed from it. None
+               where the variants move nothing, or not the same
     limit      the label of the variant that the others are held against, such as a copy of as many bytes; it
                computes something else, so its output is not compared with the reference
     reference  called with the inputs, returns the right output in float64 (a tensor, or a tuple where the
@@ -102,8 +103,8 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     if (reference is None) != (tolerance is None):
         raise ValueError("bench: reference and tolerance go together; pass both, as in "
                          "reference=f, tolerance=(1e-2, 1e-3), or neither")
-    if bytes < 1 or rounds < 2:
-        raise ValueError(f"bench: bytes must be at least 1 and rounds at least 2, not {bytes} and {rounds}")
+    if bytes is not None and bytes < 1 or rounds < 2:
+        raise ValueError(f"bench: bytes must be at least 1 (or None) and rounds at least 2, not {bytes} and {rounds}")
     if machine.backend() != "cuda":
         table = _recorded_table(name)
     else:
@@ -239,7 +240,7 @@ def _lead_in(gpu) -> None:
         gpu.flush_l2()
 
 
-def summarise(samples: dict[str, _Samples], bytes: int, limit: str | None) -> list[dict]:
+def summarise(samples: dict[str, _Samples], bytes: int | None, limit: str | None) -> list[dict]:
     """The rows of the table, as results/schema.json describes them, in the order of the variants."""
     medians = {name: statistics.median(one.microseconds) for name, one in samples.items()}
     rows = []
@@ -247,7 +248,7 @@ def summarise(samples: dict[str, _Samples], bytes: int, limit: str | None) -> li
         tenths = statistics.quantiles(one.microseconds, n=10, method="inclusive")
         rows.append({
             "name": name, "median_us": medians[name], "low_us": tenths[0], "high_us": tenths[-1],
-            "gbps": bytes / medians[name] / 1e3,
+            "gbps": bytes / medians[name] / 1e3 if bytes else None,
             "of_limit": medians[limit] / medians[name] if limit else None,
             "host_bound": one.starved > STARVED * len(one.microseconds),
             "max_error": one.max_error})

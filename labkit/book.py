@@ -75,12 +75,17 @@ class Timing(_Value):
     @property
     def gbps(self) -> str:
         """Bytes that must move over the median: "4,069 GB/s"."""
-        return f"{self._row['gbps']:,.0f}{_NARROW}GB/s"
+        return f"{self._rate():,.0f}{_NARROW}GB/s"
 
     @property
     def tbps(self) -> str:
         """The same: "4.07 TB/s"."""
-        return f"{self._row['gbps'] / 1e3:.2f}{_NARROW}TB/s"
+        return f"{self._rate() / 1e3:.2f}{_NARROW}TB/s"
+
+    def _rate(self) -> float:
+        if self._row["gbps"] is None:
+            raise UnknownResult(f"{self._table.address} was measured without a number of bytes")
+        return self._row["gbps"]
 
     @property
     def of_limit(self) -> str:

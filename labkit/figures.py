@@ -79,10 +79,13 @@ def grid(table: dict) -> tuple[list[str], list[list[str]]]:
         return heads, [[number(row[head]) for head in heads] for row in table["rows"]]
     if table["kind"] != "bench":
         raise ValueError(f"a record of kind {table['kind']!r} is drawn as a figure, not as a table")
-    heads = ["variant", "median, µs", "10–90%, µs", "GB/s"]
+    heads = ["variant", "median, µs", "10–90%, µs"]
     rows = [[_name(row), microseconds(row["median_us"]),
-             f"{microseconds(row['low_us'])}–{microseconds(row['high_us'])}", f"{row['gbps']:,.0f}"]
+             f"{microseconds(row['low_us'])}–{microseconds(row['high_us'])}"]
             for row in table["rows"]]
+    if table["bytes"]:
+        heads.append("GB/s")
+        rows = [[*cells, f"{row['gbps']:,.0f}"] for cells, row in zip(rows, table["rows"])]
     if table["limit"]:
         heads.append(f"of {table['limit']}")
         rows = [[*cells, percent(row["of_limit"])] for cells, row in zip(rows, table["rows"])]

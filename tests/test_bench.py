@@ -322,3 +322,10 @@ def test_in_a_notebook_the_table_and_the_bars_are_html(lab, monkeypatch):
     report.show_table(record, "Recorded on X", figure=True)
     assert "<table" in shown[0]["text/html"] and "<svg" in shown[0]["text/html"]
     assert "Recorded on X" in shown[0]["text/html"] and "Recorded on X" in shown[0]["text/plain"]
+
+
+
+def test_without_bytes_there_is_no_rate(on_gpu, capsys):
+    table = bench("forward", variants_on(on_gpu), lambda: (torch.randn(8, 4),), bytes=None, rounds=3)
+    assert table["mine"].gbps is None and table["mine"].median_us == pytest.approx(125)
+    assert "GB/s" not in capsys.readouterr().out

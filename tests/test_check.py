@@ -47,6 +47,12 @@ MUTANTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    """On a GPU a mutant that faults would poison this process's CUDA context, and every test after it."""
+    monkeypatch.setenv("LABKIT_BACKEND", "host")
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_rejected(name, tmp_path, monkeypatch):
     version, file, there, instead, mode, says = MUTANTS[name]
