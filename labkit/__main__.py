@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
         if options.command == "book":
             return book()
         if options.command == "lab":
-            return _python("-m", "jupyterlab", *(extra or [str(REPOSITORY / "labs")]))
+            return _python("-m", "jupyterlab", str(REPOSITORY / "labs"), *extra)
         return _python("-m", "pytest", "-q", *extra)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "labkit":
