@@ -90,7 +90,8 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
         if options.command == "book":
             return book()
         if options.command == "lab":
-            return _python("-m", "jupyterlab", str(REPOSITORY / "labs"), *extra)
+            return _python("-m", "jupyterlab", f"--ServerApp.root_dir={REPOSITORY}",
+                           "--LabApp.default_url=/lab/tree/labs", *extra)
         return _python("-m", "pytest", "-q", *extra)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "labkit":
@@ -118,7 +119,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("setup", "make .venv and install into it what the labs need")
     labs = command("labs", "run the labs top to bottom; executed copies go to build/labs/")
     labs.add_argument("names", nargs="*", metavar="LAB", help="such as 04 or 04_fused_kernel; all when left out")
-    labs.add_argument("--save", action="store_true", help="write the outputs back into labs/")
+    labs.add_argument("--save", action="store_true", help="on a GPU: write the outputs back into labs/")
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")

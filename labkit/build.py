@@ -55,7 +55,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))
     if version is not None and version not in versions:
-        raise ValueError(f"{name}: version is {version}; {source.name} lists {', '.join(map(str, versions))}")
+        raise ValueError(f"{name}: version is {version!r}; {source.name} lists {', '.join(map(str, versions))}")
 
     backend = machine.backend()
     flags, cuda_flags = _flags(backend, version)
@@ -74,7 +74,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
     seconds = time.perf_counter() - start
 
     what = f"version {version}" if version else f"{len(held)} versions"
-    how = "built" if built else "found built"
+    how = "built" if built else "reused, built"
     print(f"{name}: {what} {how} for {_target(backend)}, first launch after {seconds:.1f} s, in {_short(folder)}")
     if built:
         _report(f"{name}, {what}", seconds)

@@ -27,6 +27,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from labkit import machine
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 LABS = REPOSITORY / "labs"
 EXECUTED = REPOSITORY / "build" / "labs"
@@ -55,10 +57,15 @@ def run(names: list[str], save: bool = False, console: Console | None = None) ->
 
     A lab whose cell fails is told with the cell and the end of its traceback, and the others still run. With
     `save` the outputs of a lab that ran to its end replace the notebook in labs/. Returns the exit status: 0 when
-    all ran to their end, 1 when one failed, 2 for a name that no lab has, 130 when interrupted.
+    all ran to their end, 1 when one failed, 2 for a name that no lab has or for `save` without a GPU (the outputs
+    in labs/ are those of a GPU, and nothing else may take their place), 130 when interrupted.
     """
     # Where output goes to a file or a CI log, rich would break lines at 80 columns.
     console = console or Console(width=None if sys.stdout.isatty() else 120)
+    if save and machine.backend() != "cuda":
+        console.print("[red]Not saved, and nothing was run: labs/ keeps the outputs of a run on a GPU, and there is none "
+                      "here. Without --save the executed copies go to build/labs.")
+        return 2
     try:
         paths = select(names)
     except LookupError as error:

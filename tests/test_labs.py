@@ -48,6 +48,7 @@ def stage(monkeypatch, tmp_path):
     stage.labs.mkdir(parents=True)
     monkeypatch.setattr(labs, "LABS", stage.labs)
     monkeypatch.setattr(labs, "EXECUTED", stage.executed)
+    monkeypatch.setattr(labs.machine, "backend", lambda: "cuda")
     return stage
 
 
@@ -75,6 +76,15 @@ def test_save_writes_the_outputs_back_and_nothing_of_the_clock(stage):
     once = stage.contents()
     assert stage.run("01", save=True) == 0
     assert stage.contents() == once  # so that a commit shows only what changed
+
+
+def test_save_without_a_gpu_is_refused_and_touches_nothing(stage, monkeypatch):
+    monkeypatch.setattr(labs.machine, "backend", lambda: "host")
+    stage.add("01_good", "print('seen')")
+    before = stage.contents()
+    assert stage.run(save=True) == 2
+    assert "outputs of a run on a GPU" in stage.said
+    assert stage.contents() == before and not stage.executed.exists()
 
 
 def test_a_failed_cell_is_told_and_the_other_labs_still_run(stage):
