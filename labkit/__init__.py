@@ -14,6 +14,9 @@ Names are loaded when they are first used: the command line (`python -m labkit`)
 """
 
 import importlib
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
          "traffic": "counting", "counters": "profiling", "start": "results", "record": "results", "doctor": "doctor"}

@@ -13,9 +13,8 @@ if sys.version_info < (3, 10):  # before labkit's own imports, which older ones 
     sys.exit(f"Python 3.10 or newer is needed, and this is {sys.version.split()[0]} ({sys.executable}). "
              "Name a newer one: make labs PYTHON=python3.12")
 
-from labkit import setup  # noqa: E402
+from labkit import REPOSITORY, setup  # noqa: E402
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 CACHES = ("__pycache__", ".pytest_cache", ".hypothesis")
 
 

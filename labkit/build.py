@@ -15,15 +15,14 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import torch
 
-from labkit import host, machine, results
-from labkit.operator import REPOSITORY, Operator, kernels, listed_versions, python_part, source_path
+from labkit import REPOSITORY, host, machine, results
+from labkit.operator import Operator, kernels, listed_versions, python_part, source_path
 
 BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
 

@@ -16,9 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import machine
+from labkit import REPOSITORY, machine
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 ENOUGH_DISK_GIB, LEAST_DISK_GIB = 5.0, 0.5
 SET_UP = "python3 -m labkit setup"

@@ -27,9 +27,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from labkit import machine
+from labkit import REPOSITORY, machine
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 LABS = REPOSITORY / "labs"
 EXECUTED = REPOSITORY / "build" / "labs"
 CELL_TIMEOUT = 1200  # seconds; a lab's longest cell takes a minute or two on a slow machine

@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import torch
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from labkit import REPOSITORY
 
 
 def kernels() -> Path:

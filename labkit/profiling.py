@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 
-from labkit import machine, results
-from labkit.operator import REPOSITORY, Operator
+from labkit import REPOSITORY, machine, results
+from labkit.operator import Operator
 from labkit.report import show_table
 
 _METRICS = {

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import jsonschema
 
-from labkit import machine, sources
+from labkit import REPOSITORY, machine, sources
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 SCHEMA = REPOSITORY / "results" / "schema.json"
 BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
 NOTE_KINDS = ("check", "measured", "built", "exact")

@@ -20,10 +20,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit import machine
+from labkit import REPOSITORY, machine
 from labkit.pip import Killed, SetupError, pip_install
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 VENV = REPOSITORY / ".venv"
 TOOLKIT_EXTRAS = "nvcc,nvvm,crt,cudart,cccl"  # with nvcc alone the parts drift to another release, and fail
 

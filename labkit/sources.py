@@ -16,7 +16,8 @@ import re
 import tokenize
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from labkit import REPOSITORY
+
 LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"""\bload\(\s*["'](\w+)["']""")
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}

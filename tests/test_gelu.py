@@ -12,7 +12,7 @@ import torch
 
 import labkit
 from labkit.listing import source
-from labkit.operator import REPOSITORY, listed_versions, source_path
+from labkit.operator import listed_versions, source_path
 from labkit.precision import error_in_ulp, every_finite, spacing
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -258,7 +258,7 @@ def test_the_header_lists_the_versions_that_the_file_has(gelu):
 def test_the_chapters_drawing_shows_the_passes_that_are_counted(gelu, capsys):
     x = torch.randn(8, 8, dtype=torch.bfloat16, device=gelu.device)
     counted, = labkit.traffic("traffic", {"composed": gelu.rivals.composed}, x, title="for the drawing")
-    drawing = (REPOSITORY / "book" / "figures" / "traffic.svg").read_text()
+    drawing = (labkit.REPOSITORY / "book" / "figures" / "traffic.svg").read_text()
     composed, fused = drawing.split("Fused: one kernel")
     assert composed.count('class="write"') == counted["operators forward"]
     assert 2 * (composed.count('class="read"') + composed.count('class="write"')) == counted["bytes forward"]
