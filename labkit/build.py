@@ -39,12 +39,14 @@ class BuildError(RuntimeError):
     """A compiler refused the sources. The message begins with its first error: file, line and words."""
 
 
-def load(name: str, version: int | None = None, rebuild: bool = False) -> Operator:
+def load(name: str, version: int | None = None, rebuild: bool = False, backend: str | None = None) -> Operator:
     """Builds the operator kernels/<name>/ for this machine, or takes the build that is there, and loads it.
 
     name: a folder of kernels/, such as "gelu".
     version: compile only this version of the kernel, for a short way from an edit to a launch; by default all.
     rebuild: compile again although nothing has changed, to see how long it takes.
+    backend: "cuda"; "host", to run on the CPU also where there is a GPU; or "trace", the host backend with every memory
+        access watched (see `trace`). By default "cuda" where there is a GPU and nvcc, else "host".
 
     Prints one line: what was built, for which backend, how long it took up to and with the first launch, and where it
     lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version and
@@ -56,7 +58,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
     if version is not None and version not in versions:
         raise ValueError(f"{name}: version is {version!r}; {source.name} lists {', '.join(map(str, versions))}")
 
-    backend = machine.backend()
+    backend = backend or machine.backend()
     flags, cuda_flags = _flags(backend, version)
     key = _key(name, backend, [*flags, *cuda_flags], salt=time.time_ns() if rebuild else 0)
     if key in _loaded:
@@ -66,8 +68,8 @@ def load(name: str, version: int | None = None, rebuild: bool = False) -> Operat
     folder = BUILD_ROOT / name / f"{backend}-{key}"
     built = _build(name, namespace, backend, folder, flags, cuda_flags)
     held = {version: versions[version]} if version else versions
-    operator = Operator(name, backend, machine.device(), namespace, held,
-                        python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"),
+    operator = Operator(name, backend, torch.device("cuda" if backend == "cuda" else "cpu"), namespace, held,
+                        source, folder / f"{namespace}.so", python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"),
                         python_part(name, "rivals"))
     operator.first_launch()
     seconds = time.perf_counter() - start
@@ -90,8 +92,8 @@ def _report(what: str, seconds: float) -> None:
 
 
 def _target(backend: str) -> str:
-    if backend == "host":
-        return "the CPU"
+    if backend != "cuda":
+        return "the CPU" if backend == "host" else "the CPU, with every access traced"
     gpu = machine.gpu()
     return f"sm_{gpu['capability'].replace('.', '')}"
 
@@ -105,8 +107,8 @@ def _short(path: Path) -> str:
 def _flags(backend: str, version: int | None) -> tuple[list[str], list[str]]:
     """(flags of the C++ compiler, flags of nvcc)."""
     chosen = [f"-DBUILD_VERSION={version}"] if version else []
-    if backend == "host":
-        return [*_CXX_FLAGS, *host.CXX_FLAGS, *chosen], []
+    if backend != "cuda":
+        return [*_CXX_FLAGS, *host.CXX_FLAGS, *chosen, *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
     sm = machine.gpu()["capability"].replace(".", "")
     # -lineinfo lets profilers and compute-sanitizer name source lines; it costs nothing at run time. Warning 177 is
     # about constants of the versions that are left out.
@@ -118,7 +120,7 @@ def _key(name: str, backend: str, flags: list[str], salt: int) -> str:
     digest = hashlib.sha256()
     folders = [kernels() / name, kernels() / "include"]
     paths = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES)
-    if backend == "host":  # and all that turns a .cu into C++
+    if backend != "cuda":  # and all that turns a .cu into C++
         paths += sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
         paths += sorted(Path(host.__file__).parent.glob("host*.py"))
     for path in paths:
@@ -160,12 +162,14 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     """Compiles and loads the library into this process."""
     source = source_path(name)
     include = [str(kernels() / "include"), str(source.parent)]
-    if backend == "host":
+    kernel, objects = source, []
+    if backend != "cuda":
         kernel = work / f"{source.name}.cpp"
         kernel.write_text(host.transform(source.read_text(encoding="utf-8"), str(source)), encoding="utf-8")
         include.insert(0, str(host.INCLUDE_DIR))
-    else:
-        kernel = source
+    if backend == "trace":  # the kernel's file alone is watched; the tracer itself is built like any other
+        objects = [host.compile_watched(kernel, [*flags, *(f"-I{folder}" for folder in include)])]
+        kernel = host.INCLUDE_DIR / "trace.cpp"
     with _tools_on_path():
         from torch.utils import cpp_extension  # a second of import, and only a build needs it
 
@@ -174,6 +178,7 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
         cpp_extension.CUDA_HOME = str(machine.cuda_home()) if backend == "cuda" else cpp_extension.CUDA_HOME
         cpp_extension.load(namespace, [str(kernel), str(source.parent / "binding.cpp")],
                            extra_cflags=[*flags, f"-DNAMESPACE={namespace}"], extra_cuda_cflags=cuda_flags,
+                           extra_ldflags=[shlex.quote(str(o)) for o in objects],
                            extra_include_paths=include, build_directory=str(work),
                            with_cuda=backend == "cuda", is_python_module=False)
 

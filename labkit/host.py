@@ -8,20 +8,23 @@ the rest:
   template arguments deduced by the language itself;
 - the body of a ``__global__`` function becomes a lambda, which the backend runs once a thread;
 - ``extern __shared__ T name[];`` becomes a pointer to the block's dynamic shared memory;
-- every other ``__shared__`` variable is announced by a call after it: it is counted, and filled with ones.
+- every other ``__shared__`` variable becomes a reference into the block's shared memory.
 
 Line numbers stay, so compiler errors and the messages of failed launches point into the .cu file.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 from labkit.host_refused import explain
 from labkit.host_scan import PAIRS, HostBackendError, Scan
 
-__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "explain", "transform"]
+__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "compile_watched", "explain", "transform"]
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "kernels" / "host"
 
@@ -35,6 +38,10 @@ CXX_FLAGS = [
     "-ffp-contract=off",  # the same result on every CPU
     "-U_FORTIFY_SOURCE",  # it forbids longjmp between stacks
 ]
+
+# The compiler calls trace.cpp before every load and store, and in every basic block. Vectors have to stay whole, and
+# the blocks in which they are accessed one: what else -O1 does is what nvcc does too.
+WATCH_FLAGS = ["-O1", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra", "-fno-thread-jumps", "-g1"]
 
 
 def _kernel(scan: Scan, i: int) -> None:
@@ -181,11 +188,15 @@ def _dynamic_shared(scan: Scan, first: int, last: int) -> None:
     name = f"(*const {words[-1].text}){rest}" if rest else f"* const {words[-1].text}"
     start, end = scan.tokens[first].start, scan.tokens[last].end
     lines = "".join(re.findall(r"\\?\n", scan.source[start:end]))
-    scan.replace(start, end, f"{kind} {name} = ({pointer})::cuda_host::dynamic_shared();{lines}")
+    memory = f'::cuda_host::dynamic_shared("{words[-1].text}")'
+    scan.replace(start, end, f"{kind} {name} = ({pointer}){memory};{lines}")
 
 
-def _static_shared(scan: Scan, i: int, last: int) -> None:
-    """Announces the variables of the `__shared__` declaration at token `i` after its `;`, token `last`."""
+def _static_shared(scan: Scan, first: int, i: int, last: int) -> None:
+    """Rewrites the declaration at tokens `first` to `last`, with its `__shared__` at token `i`, as references.
+
+    A member of a structure can be declared just so, and the member's type is then the variable's.
+    """
     if not scan.in_function(i):
         raise scan.refuse(scan.tokens[i], "`__shared__` outside a function; declare it inside the kernel")
     names, name, dimensions, angle, j = [], "", False, 0, i + 1
@@ -208,8 +219,14 @@ def _static_shared(scan: Scan, i: int, last: int) -> None:
         elif scan.tokens[j].kind == "name" and not dimensions:
             name = text
         j += 1
-    calls = "".join(f" ::cuda_host::announce({name});" for name in names)
-    scan.replace(scan.tokens[last].end, scan.tokens[last].end, calls)
+    declared = " ".join(t.text for t in scan.tokens[first : last + 1] if t.text not in ("static", "__shared__"))
+    references = " ".join(
+        f'auto& {name} = ::cuda_host::shared("{name}", [] {{ struct Shared {{ {declared} }}; '
+        f"return &Shared::{name}; }});"
+        for name in names
+    )
+    start, end = scan.tokens[first].start, scan.tokens[last].end
+    scan.replace(start, end, references + "".join(re.findall(r"\\?\n", scan.source[start:end])))
 
 
 def _is_type_body(scan: Scan, i: int, j: int) -> bool:
@@ -235,10 +252,7 @@ def transform(source: str, path: str) -> str:
             if any(t.text == "extern" for t in tokens[first:last]):
                 _dynamic_shared(scan, first, last)
             else:
-                for other in tokens[first:i]:
-                    if other.text == "static":  # __shared__ says it already
-                        scan.replace(other.start, other.end, " " * len(other.text))
-                _static_shared(scan, i, last)
+                _static_shared(scan, first, i, last)
         elif token.text == "__noinline__" and scan.text(i - 1) != "(":
             scan.replace(token.start, token.end, "__attribute__((noinline))")
         elif token.text in ("__asm__", "__asm"):
@@ -249,3 +263,27 @@ def transform(source: str, path: str) -> str:
         at = end
     name = path.replace("\\", "\\\\").replace('"', '\\"')
     return f'#include "cuda_host.h"\n#line 1 "{name}"\n' + "".join(pieces) + source[at:]
+
+
+def compile_watched(source: Path, flags: list[str]) -> Path:
+    """Compiles a transformed file so that its loads and stores can be traced; returns the object file beside it.
+
+    Raises HostBackendError where there is no g++, RuntimeError with the compiler's output where it fails.
+    """
+    compiler = next((found for found in (os.environ.get("CXX"), "c++", "g++") if found and _is_gcc(found)), None)
+    if compiler is None:
+        raise HostBackendError("tracing needs g++; clang does not report the accesses of vectors whole. Install g++, or "
+                               "name it in the environment variable CXX")
+    object_file = source.with_suffix(".o")
+    done = subprocess.run([compiler, *flags, *WATCH_FLAGS, "-fPIC", "-c", str(source), "-o", str(object_file)],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return object_file
+
+
+def _is_gcc(compiler: str) -> bool:
+    if shutil.which(compiler) is None:
+        return False
+    shown = subprocess.run([compiler, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True).stdout
+    return "__GNUC__" in shown and "__clang__" not in shown

@@ -28,6 +28,7 @@ class Operator:
     ops: the registered operators, torch.ops.<namespace>. Of each mode, such as "forward", there are two:
         ops.forward(x, version) returns new tensors, ops.forward_out(x, y, version) writes into given ones.
     versions: {1: "one element a thread", ...}, those that this build holds, from the header of the .cu file.
+    source, library: the .cu file and what was built from it.
     reference: the module kernels/<name>/reference.py. rivals: the module rivals.py, what it is measured against.
     """
 
@@ -36,6 +37,8 @@ class Operator:
     device: torch.device
     namespace: str
     versions: dict[int, str]
+    source: Path
+    library: Path
     function: Callable[..., Any]
     reference: ModuleType
     rivals: ModuleType

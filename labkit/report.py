@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from labkit import figures, machine, results
 
 
@@ -21,14 +23,18 @@ def here() -> str:
     return f"the CPU (host backend), torch {machine.versions()['torch']}, {results.today()}"
 
 
-def show_table(table: dict, caption: str | None = None, figure: bool = False) -> None:
-    """Shows a "bench" or "table" record, with its figure where asked; by default the caption says where it ran."""
-    caption = caption or f"On {here()}"
-    plain = f"{figures.title(table)}. {caption}.\n{figures.text_table(table)}"
+def show_html(page: Callable[[], str], plain: str) -> None:
+    """Shows the HTML that `page` makes in a notebook, `plain` in a terminal."""
     if not in_notebook():
         print(plain)
         return
     from IPython.display import display
 
-    page = figures.html_table(table, caption) + (figures.figure(table) if figure else "")
-    display({"text/html": page, "text/plain": plain}, raw=True)
+    display({"text/html": page(), "text/plain": plain}, raw=True)
+
+
+def show_table(table: dict, caption: str | None = None, figure: bool = False) -> None:
+    """Shows a "bench" or "table" record, with its figure where asked; by default the caption says where it ran."""
+    caption = caption or f"On {here()}"
+    plain = f"{figures.title(table)}. {caption}.\n{figures.text_table(table)}"
+    show_html(lambda: figures.html_table(table, caption) + (figures.figure(table) if figure else ""), plain)

@@ -1,5 +1,6 @@
 """Builds the kernels of tests/host_kernels with the host backend, for the tests of it."""
 
+import atexit
 import ctypes
 import functools
 import shutil
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from labkit import host, machine
+from labkit.tracing import Recorder
 
 KERNELS = Path(__file__).parent / "host_kernels"
 NAMES = sorted(path.stem for path in KERNELS.glob("*.cu"))
@@ -51,3 +53,28 @@ def call(function, *arguments):
         else:
             converted.append(ctypes.c_size_t(a))
     return function(*converted)
+
+
+@functools.cache
+def traced(name):
+    """The same, built in trace mode; returns the library's path. It stays for the session."""
+    path, folder = KERNELS / f"{name}.cu", Path(tempfile.mkdtemp(prefix="traced-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, built = folder / f"{path.name}.cpp", folder / f"{name}.so"
+    source.write_text(host.transform(path.read_text(encoding="utf-8"), str(path)), encoding="utf-8")
+    flags = [*host.CXX_FLAGS, "-DCUDA_HOST_TRACE", f"-I{host.INCLUDE_DIR}", f"-I{KERNELS}"]
+    watched = host.compile_watched(source, flags)
+    subprocess.run(["g++", *flags, "-fPIC", "-shared", "-o", built, watched, host.INCLUDE_DIR / "trace.cpp"], check=True)
+    return built
+
+
+def trace(name, function, arrays, *numbers):
+    """Traces one call of a launcher of NAME.cu. arrays: {name: (tensor, role)}, in the launcher's order.
+
+    Returns (the trace, the launcher's result, the arrays as the kernel left them).
+    """
+    built = traced(name)
+    recorder = Recorder(built, KERNELS / f"{name}.cu")
+    given = {label: recorder.array(tensor, label, role) for label, (tensor, role) in arrays.items()}
+    code = call(getattr(ctypes.CDLL(str(built)), function), *given.values(), *numbers)
+    return recorder.finish(function), code, {label: tensor.clone() for label, tensor in given.items()}

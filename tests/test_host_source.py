@@ -137,17 +137,21 @@ def test_launches(text, wanted):
     assert squeeze(changed(text)) == squeeze(wanted)
 
 
+def reference(name, declaration):
+    return f'auto& {name} = ::cuda_host::shared("{name}", [] {{ struct Shared {{ {declaration} }}; return &Shared::{name}; }});'
+
+
 @pytest.mark.parametrize("text, wanted", [
-    ("extern __shared__ float s[];", "float * const s = (float*)::cuda_host::dynamic_shared();"),
+    ("extern __shared__ float s[];", "float * const s = (float*)::cuda_host::dynamic_shared(\"s\");"),
     ("extern __shared__ __align__(16) unsigned char s[];",
-     "unsigned char * const s = (unsigned char*)::cuda_host::dynamic_shared();"),
+     "unsigned char * const s = (unsigned char*)::cuda_host::dynamic_shared(\"s\");"),
     ("extern __align__(16) __shared__ T s[][4];",
-     "T (*const s)[4] = (T (*)[4])::cuda_host::dynamic_shared();"),
-    ("extern\n__shared__ int s[];", "int * const s = (int*)::cuda_host::dynamic_shared();\n"),
-    ("__shared__ float a[2][3], b;",
-     "__shared__ float a[2][3], b; ::cuda_host::announce(a); ::cuda_host::announce(b);"),
-    ("static __shared__ Foo<A, B> c[4];", "       __shared__ Foo<A, B> c[4]; ::cuda_host::announce(c);"),
-    ("__shared__ struct { int x; } d;", "__shared__ struct { int x; } d; ::cuda_host::announce(d);"),
+     "T (*const s)[4] = (T (*)[4])::cuda_host::dynamic_shared(\"s\");"),
+    ("extern\n__shared__ int s[];", "int * const s = (int*)::cuda_host::dynamic_shared(\"s\");\n"),
+    ("__shared__ float a[2][3], b;", reference("a", "float a[2][3], b;") + reference("b", "float a[2][3], b;")),
+    ("static __shared__ Foo<A, B> c[4];", reference("c", "Foo<A, B> c[4];")),
+    ("__align__(16) __shared__\nfloat d[4];", reference("d", "__align__(16) float d[4];") + "\n"),
+    ("__shared__ struct { int x; } e;", reference("e", "struct { int x; } e;")),
 ])
 def test_shared_declarations(text, wanted):
     body = changed("void f() { " + text + " }")

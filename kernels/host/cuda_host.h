@@ -3,9 +3,9 @@
 // How it works, in short. labkit/host.py changes four things in the text of a .cu file: a launch
 // `kernel<<<grid, block, shared, stream>>>(args)` becomes `(cuda_host::configure(grid, block, shared,
 // stream), kernel(args))`, much as nvcc does it; the body of a __global__ function becomes a lambda that is
-// run once a thread; `extern __shared__ T name[]` becomes a pointer; and every other __shared__ variable is
-// announced, so that it can be filled and counted. Everything else is the C++ compiler's work, with the CUDA
-// names that these headers define. The threads of one block run one after another on one OS thread; a thread
+// run once a thread; `extern __shared__ T name[]` becomes a pointer, and every other __shared__ variable a
+// reference, into the block's shared memory. Everything else is the C++ compiler's work, with the CUDA names that
+// these headers define. The threads of one block run one after another on one OS thread; a thread
 // that has to wait (barrier, shuffle, vote) is left where it is, on its own small stack, and another one runs
 // (cuda_host_block.h). Blocks run in parallel on several OS threads (cuda_host_launch.h). What CUDA has and
 // these headers have not is refused by name when the file is compiled (cuda_host_refused.h): a kernel either
@@ -20,7 +20,7 @@
 //     intrinsics (__expf, __fdividef, __sinf, ...) return the accurate value, so they show neither the error
 //     nor the range limits that they have on a GPU.
 //   - Order. Threads of a block run in index order between the points where they wait, so a data race may
-//     look harmless. Atomics of different blocks come in any order, as on a GPU; a float sum by atomicAdd
+//     look harmless. Another order can be had (cuda_host_order.h), and races looked for (trace.cpp). Atomics of different blocks come in any order, as on a GPU; a float sum by atomicAdd
 //     changes from run to run.
 //   - Progress. A thread gives way only where it waits: a loop that spins on memory until another thread of
 //     its block, or a later block, writes there never ends. CUDA promises no more for blocks; since Volta it
@@ -61,12 +61,16 @@
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ constexpr  // only constants known when compiling: no cudaMemcpyToSymbol
-// One block occupies one OS thread, so its shared memory is that OS thread's.
+// Only for a header, whose text is not transformed. One block occupies one OS thread, so its shared memory is that
+// OS thread's.
 #define __shared__ static thread_local
 
 #include "cuda_host_types.h"
 #include "cuda_host_errors.h"
+#include "cuda_host_limits.h"
+#include "cuda_host_order.h"
 #include "cuda_host_state.h"
+#include "cuda_host_trace.h"
 #include "cuda_host_block.h"
 #include "cuda_host_waiting.h"
 #include "cuda_host_launch.h"

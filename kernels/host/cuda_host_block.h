@@ -35,17 +35,19 @@ class Block {
     unsigned long long warp(WarpOp op, const char* what, unsigned mask, unsigned long long value,
                             int argument, int width, int size, Site site);
 
-    // The memory behind `extern __shared__`. Writes beyond the bytes that the launch gave are noticed.
-    void* dynamic_shared() { return dynamic_shared_; }
+    // The memory behind `extern __shared__`.
+    void* dynamic_shared(const char* name);
 
-    // A __shared__ variable has been reached: at the block's first arrival, counts it and fills it with ones.
-    void announce_shared(void* address, size_t bytes);
+    // The memory of the __shared__ variable that `key` stands for. At the block's first arrival it is counted
+    // and filled with ones.
+    void* shared(const void* key, const char* name, size_t bytes);
 
     // Ends the launch with an error. The stacks are left as they are: device code owns nothing.
     [[noreturn]] __attribute__((format(printf, 3, 4))) void fail(cudaError_t error, const char* format, ...);
 
     const char* where(unsigned thread);  // "thread (3,0,0) of block (1,0,0)"
     unsigned current() const { return thread_; }
+    bool has_exited(unsigned thread) const { return state_[thread] == State::exited; }
 
   private:
     enum class State : unsigned char { unstarted, running, ready, in_barrier, in_warp_op, exited };
@@ -64,8 +66,13 @@ class Block {
         int argument, width, size;
     };
 
-    // The seam for thread order: which of `count` threads (or lanes) comes k-th. In index order, so far.
-    static unsigned nth(unsigned k, unsigned /*count*/) { return k; }
+    struct Shared {  // one array in the block's shared memory
+        const void* key;
+        const char* name;
+        unsigned char* address;
+        size_t bytes;
+    };
+
 
     static void fiber_main();
     void run_unstarted();
@@ -73,6 +80,7 @@ class Block {
     void switch_to(Fiber* next);
     Fiber* idle_fiber();
     bool check_memory();
+    void* place_shared(const void* key, const char* name, size_t bytes);
     bool all_are(const unsigned char* bytes, size_t count, unsigned char value);
     void suspend();
     void exit_thread();
@@ -84,7 +92,7 @@ class Block {
     [[noreturn]] void report_hang();
 
     Launch* launch_ = nullptr;
-    unsigned char* dynamic_shared_ = nullptr;
+    unsigned char* shared_memory_ = nullptr;
     jmp_buf main_;
     Fiber all_[max_threads] = {};
     Fiber* idle_[max_threads];
@@ -100,9 +108,10 @@ class Block {
     unsigned threads_ = 0, started_ = 0, live_ = 0, thread_ = 0;
     unsigned in_barrier_ = 0, barrier_first_ = 0;
     int barrier_votes_ = 0;
-    void* shared_[64];
+    Shared shared_[most_shared_arrays];  // the first is the dynamic one
     unsigned shared_count_ = 0;
     size_t shared_bytes_ = 0;
+    Order order_;
 };
 
 inline bool Block::run(Launch& launch, unsigned long long index) {
@@ -113,13 +122,15 @@ inline bool Block::run(Launch& launch, unsigned long long index) {
     threads_ = live_ = launch.block.x * launch.block.y * launch.block.z;
     started_ = in_barrier_ = ready_count_ = shared_count_ = 0;
     barrier_votes_ = 0;
-    shared_bytes_ = launch.dynamic_shared;
+    shared_bytes_ = 0;
+    order_.begin_block(launch.order, index, threads_);
     memset(state_, 0, threads_);
     memset(warp_waiting_, 0, sizeof warp_waiting_);
-    void* memory = dynamic_shared_;
-    if (!memory && posix_memalign(&memory, 1024, max_shared + watched_bytes)) abort();
-    dynamic_shared_ = static_cast<unsigned char*>(memory);
-    memset(dynamic_shared_, 0xff, launch.dynamic_shared + watched_bytes);
+    void* memory = shared_memory_;
+    if (!memory && posix_memalign(&memory, shared_alignment, shared_capacity)) abort();
+    shared_memory_ = static_cast<unsigned char*>(memory);
+    if constexpr (tracing) trace::block_begins(index, threads_);
+    place_shared(nullptr, "extern __shared__", launch.dynamic_shared);
     idle_count_ = 0;
     for (unsigned i = fibers_; i > 0; --i) idle_[idle_count_++] = &all_[i - 1];
     idle_low_ = idle_count_;
@@ -128,6 +139,7 @@ inline bool Block::run(Launch& launch, unsigned long long index) {
         case 1: break;
         default: return false;
     }
+    if constexpr (tracing) trace::block_ends();
     return check_memory();
 }
 
@@ -146,12 +158,12 @@ inline bool Block::check_memory() {
              "a thread of block (%u,%u,%u) has more local variables than the host backend's %zu KiB of stack",
              here.block.x, here.block.y, here.block.z, stack_bytes / 1024);
     }
-    const unsigned char* end = dynamic_shared_ + launch_->dynamic_shared;
-    if (!all_are(end, watched_bytes, 0xff))
-        fail(cudaErrorLaunchFailure,
-             "block (%u,%u,%u) writes beyond its extern __shared__ array, to which the launch "
-             "gave %zu bytes",
-             here.block.x, here.block.y, here.block.z, launch_->dynamic_shared);
+    for (const Shared* array = shared_; array < shared_ + shared_count_; ++array) {
+        if (tracing || all_are(array->address + array->bytes, watched_bytes, 0xff)) continue;
+        fail(cudaErrorLaunchFailure, "block (%u,%u,%u) writes beyond its shared array `%s`, %s %zu bytes",
+             here.block.x, here.block.y, here.block.z, array->name,
+             array == shared_ ? "to which the launch gave" : "which has", array->bytes);
+    }
     return true;
 }
 
@@ -176,14 +188,16 @@ inline void Block::fiber_main() {
 inline void Block::run_unstarted() {
     const dim3 dim = launch_->block;
     while (started_ < threads_ && ready_count_ == 0) {
-        unsigned thread = nth(started_++, threads_);
+        unsigned thread = order_.thread(started_++);
         thread_ = thread;
         state_[thread] = State::running;
         fiber_of_[thread] = fiber_;
         here.thread = dim.y * dim.z == 1
                           ? uint3{thread, 0, 0}
                           : uint3{thread % dim.x, thread / dim.x % dim.y, thread / dim.x / dim.y};
+        if constexpr (tracing) trace::thread_begins(thread);
         launch_->thread_main(launch_->body);
+        trace::in_kernel = false;
         exit_thread();
     }
 }
@@ -255,16 +269,35 @@ inline void Block::exit_thread() {
         if (state_[first + lane] == State::in_warp_op) complete_warp_op(first + lane);
 }
 
-inline void Block::announce_shared(void* address, size_t bytes) {
-    for (unsigned i = 0; i < shared_count_; ++i)
-        if (shared_[i] == address) return;
-    shared_bytes_ += bytes;
+inline void* Block::dynamic_shared(const char* name) {
+    shared_[0].name = name;
+    if constexpr (tracing) trace::shared_array(name, shared_[0].address, shared_[0].bytes);
+    return shared_[0].address;
+}
+
+inline void* Block::shared(const void* key, const char* name, size_t bytes) {
+    for (unsigned i = 1; i < shared_count_; ++i)
+        if (shared_[i].key == key) return shared_[i].address;
+    const trace::Pause pause;
     const size_t allowed =
         launch_->dynamic_shared && launch_->kernel.max_dynamic_shared ? max_shared : max_static_shared;
-    if (shared_count_ == sizeof shared_ / sizeof *shared_ || shared_bytes_ > allowed)
+    if (shared_count_ == most_shared_arrays || shared_bytes_ + bytes > allowed)
         fail(cudaErrorInvalidValue, "too much shared memory");
-    shared_[shared_count_++] = address;
-    memset(address, 0xff, bytes);
+    return place_shared(key, name, bytes);
+}
+
+// Arrays lie apart, with watched bytes between them, so that one written beyond its end does not reach another.
+inline void* Block::place_shared(const void* key, const char* name, size_t bytes) {
+    const Shared* last = shared_ + shared_count_ - 1;
+    unsigned char* at = shared_memory_;
+    if (shared_count_)
+        at += (static_cast<size_t>(last->address - at) + last->bytes + watched_bytes + shared_alignment - 1) /
+              shared_alignment * shared_alignment;
+    memset(at, 0xff, bytes + watched_bytes);
+    shared_[shared_count_++] = {key, name, at, bytes};
+    shared_bytes_ += bytes;
+    if constexpr (tracing) trace::shared_array(name, at, bytes);
+    return at;
 }
 
 inline const char* Block::where(unsigned thread) {
@@ -285,7 +318,9 @@ inline void Block::fail(cudaError_t error, const char* format, ...) {
         va_start(arguments, format);
         vsnprintf(launch_->message, sizeof launch_->message, format, arguments);
         va_end(arguments);
+        if constexpr (tracing) trace::failed(launch_->message);
     }
+    trace::in_kernel = false;
     reset();
     _longjmp(main_, 2);
 }

@@ -72,7 +72,7 @@ inline void* run_blocks(void* argument) {
     here.block_dim = launch.block;
     while (!__atomic_load_n(&launch.failed, __ATOMIC_RELAXED)) {
         const unsigned long long index = __atomic_fetch_add(&launch.next_block, 1, __ATOMIC_RELAXED);
-        if (index >= launch.blocks || !scheduler->run(launch, index)) break;
+        if (index >= launch.order.blocks || !scheduler->run(launch, launch.order.block(index))) break;
     }
     scheduler->reset();
     here.scheduler = nullptr;
@@ -99,12 +99,13 @@ inline void launch(KernelInfo& kernel, void (*thread_main)(const void*), const v
         last_error = error;
         return;
     }
-    Launch launch{
-        kernel, c.grid, c.block, c.dynamic_shared, thread_main, body, 1ull * c.grid.x * c.grid.y * c.grid.z};
+    Launch launch{kernel,      c.grid, c.block, c.dynamic_shared,
+                  thread_main, body,   Schedule(1ull * c.grid.x * c.grid.y * c.grid.z)};
+    if constexpr (tracing) trace::launch_begins(launch);
     // An OS thread costs some 20 us: small launches stay on this one.
-    const unsigned long long threads = launch.blocks * c.block.x * c.block.y * c.block.z;
-    unsigned workers = threads < 4096 ? 1 : os_threads();
-    if (workers > launch.blocks) workers = static_cast<unsigned>(launch.blocks);
+    const unsigned long long blocks = launch.order.blocks, threads = blocks * c.block.x * c.block.y * c.block.z;
+    unsigned workers = threads < 4096 || tracing || launch.order.kind != Schedule::free ? 1 : os_threads();
+    if (workers > blocks) workers = static_cast<unsigned>(blocks);
     pthread_t others[256];
     unsigned started = 0;
     while (started + 1 < workers && pthread_create(&others[started], nullptr, run_blocks, &launch) == 0)
@@ -140,12 +141,20 @@ inline Block& block_here() {
     abort();
 }
 
-inline void* dynamic_shared() { return block_here().dynamic_shared(); }
+inline void* dynamic_shared(const char* name) { return block_here().dynamic_shared(name); }
 
-template <class T>
-inline void announce(T& variable) {
+template <class S, class T>
+inline T& shared(const char* name, const void* key, T S::*) {
     static_assert(sizeof(T) <= max_static_shared, "more than 48 KiB in one __shared__ variable");
-    block_here().announce_shared(&variable, sizeof(T));
+    return *static_cast<T*>(block_here().shared(key, name, sizeof(T)));
+}
+
+// The __shared__ variable `name`. `declared`, a function of a type of its own for each declaration and template
+// instance, returns a pointer to a member of the variable's type.
+template <class Declared>
+inline auto& shared(const char* name, Declared declared) {
+    static const char key = 0;
+    return shared(name, &key, declared());
 }
 
 template <class T>

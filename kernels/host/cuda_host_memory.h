@@ -10,6 +10,7 @@ namespace cuda_host {
 template <class Word, class T, class F>
 inline T update(T* address, F f) {
     static_assert(sizeof(Word) == sizeof(T));
+    if constexpr (tracing) trace::atomic(address, sizeof(T));
     Word* word = reinterpret_cast<Word*>(address);
     Word old = __atomic_load_n(word, __ATOMIC_RELAXED), desired;
     T value;
@@ -24,7 +25,10 @@ inline T update(T* address, F f) {
 }  // namespace cuda_host
 
 #define CUDA_HOST_ATOMIC(name, builtin, T) \
-    inline T name(T* address, T value) { return builtin(address, value, __ATOMIC_RELAXED); }
+    inline T name(T* address, T value) {                        \
+        if constexpr (::cuda_host::tracing) ::cuda_host::trace::atomic(address, sizeof(T)); \
+        return builtin(address, value, __ATOMIC_RELAXED);       \
+    }
 #define CUDA_HOST_ATOMIC_BY_CAS(name, T, Word, expression)                                     \
     inline T name(T* address, T value) {                                                       \
         return ::cuda_host::update<Word>(address, [value](T old) -> T { return expression; }); \
@@ -38,6 +42,7 @@ inline T update(T* address, F f) {
     CUDA_HOST_ATOMIC_BY_CAS(atomicMax, T, T, value > old ? value : old)                                   \
     CUDA_HOST_ATOMIC(atomicAdd, __atomic_fetch_add, T)                                                    \
     inline T atomicCAS(T* address, T compare, T value) {                                                  \
+        if constexpr (::cuda_host::tracing) ::cuda_host::trace::atomic(address, sizeof(T));               \
         __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
         return compare;                                                                                   \
     }
@@ -57,6 +62,7 @@ CUDA_HOST_ATOMIC_BY_CAS(atomicAdd, float, unsigned, old + value)
 CUDA_HOST_ATOMIC_BY_CAS(atomicAdd, double, unsigned long long, old + value)
 CUDA_HOST_ATOMIC_BY_CAS(atomicExch, float, unsigned, (static_cast<void>(old), value))
 inline unsigned short atomicCAS(unsigned short* address, unsigned short compare, unsigned short value) {
+    if constexpr (::cuda_host::tracing) ::cuda_host::trace::atomic(address, sizeof *address);
     __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return compare;
 }

@@ -1,19 +1,9 @@
-// The limits of a launch, and what the parts of the host backend know of one. Part of cuda_host.h.
+// What the parts of the host backend know of a launch. Part of cuda_host.h.
 #pragma once
 
-#include <stddef.h>
 #include <string.h>
 
 namespace cuda_host {
-
-constexpr unsigned max_threads = 1024;
-constexpr unsigned warp_size = 32;
-constexpr size_t max_shared = 232448;        // 227 KiB: what a block may have after cudaFuncSetAttribute
-constexpr size_t max_static_shared = 49152;  // 48 KiB: what it may have without
-constexpr size_t stack_bytes = 128 * 1024;   // of one thread: its local variables
-constexpr size_t watched_bytes = 64;         // past the end of a block's dynamic shared memory
-constexpr size_t band_bytes = 1024;          // at the low end of each stack: whoever writes there needs more
-constexpr unsigned char band_value = 0x5a;
 
 // A statement in a .cu file.
 struct Site {
@@ -51,7 +41,7 @@ struct Launch {
     size_t dynamic_shared;
     void (*thread_main)(const void* body);
     const void* body;
-    unsigned long long blocks;
+    Schedule order;
     unsigned long long next_block = 0;
     int failed = 0;  // 1 once a block has failed; the first one writes the two below
     cudaError_t error = cudaSuccess;

@@ -8,6 +8,7 @@
 namespace cuda_host {
 
 inline int Block::barrier(const char* what, bool predicate, Site site, int* live) {
+    const trace::Pause pause;
     const unsigned thread = thread_;
     wait_[thread].what = what;
     wait_[thread].site = site;
@@ -31,8 +32,13 @@ inline int Block::barrier(const char* what, bool predicate, Site site, int* live
 }
 
 inline void Block::release_barrier() {
+    if constexpr (tracing) {
+        const Wait& first = wait_[barrier_first_];
+        trace::barrier(first.what, first.site, barrier_first_, in_barrier_);
+    }
+    order_.shuffle();
     for (unsigned k = 0; k < threads_; ++k) {
-        unsigned thread = nth(k, threads_);
+        unsigned thread = order_.thread(k);
         if (state_[thread] != State::in_barrier) continue;
         wait_[thread].result = static_cast<unsigned>(barrier_votes_);
         wait_[thread].argument = static_cast<int>(in_barrier_);
@@ -44,6 +50,7 @@ inline void Block::release_barrier() {
 
 inline unsigned long long Block::warp(WarpOp op, const char* what, unsigned mask, unsigned long long value,
                                       int argument, int width, int size, Site site) {
+    const trace::Pause pause;
     const unsigned thread = thread_;
     if (!(mask >> thread % warp_size & 1))
         fail(cudaErrorLaunchFailure,
@@ -76,8 +83,10 @@ inline bool Block::complete_warp_op(unsigned thread) {
         values[lane] = wait.value;
         present |= 1u << lane;
     }
+    if constexpr (tracing)
+        if (self.op == WarpOp::sync) trace::warp_barrier(first, present);
     for (unsigned k = 0; k < warp_size; ++k) {
-        const unsigned lane = nth(k, warp_size);
+        const unsigned lane = order_.lane(k);
         if (!(present >> lane & 1)) continue;
         Wait& wait = wait_[first + lane];
         wait.result = warp_result(wait, lane, values, present);

@@ -1,0 +1,255 @@
+// The trace mode: what the threads of a kernel load and store, counted as a GPU counts it, and what they do wrong.
+//
+// The idea. g++ -fsanitize=thread puts a call before every load and store, meant for a detector of data races.
+// Here those calls (__tsan_read4 and the like) are ours, so the compiler reports each access of an unmodified
+// kernel. -fsanitize-coverage=trace-pc reports each basic block that a thread enters. The address tells what an
+// access is: the arrays that a kernel is given lie in one reserved range, shared memory in another; everything
+// else is a local variable, which on a GPU would be a register.
+//
+//   Counting. Every thread's accesses and basic blocks are logged. At a barrier, and when the block has ended, the
+//   logs of a warp's 32 lanes are replayed side by side: lanes that stand at the same instruction make one request
+//   together. Where lanes part, each side runs alone, up to the first place that all their paths share (the
+//   immediate postdominator, in the graph of the paths that this warp took); a GPU's compiler lets them meet there.
+//   A request's addresses give its 32-byte sectors, or its wavefronts through the 32 banks of shared memory.
+//
+//   Races. Each element of an array, and each byte of shared memory, remembers its last write and its last reads.
+//   Two accesses by different threads, one of them a write, need a barrier between them: __syncthreads() for
+//   threads of one block, at least __syncwarp() for lanes of one warp. Threads of different blocks have none; what
+//   one block writes another may read only after both have used an atomic on the same address. That the order of
+//   this run kept the two apart means nothing, so a race is found although it did no harm.
+//
+//   The rest follows from the same records: accesses outside every array, misaligned ones, reads of what nothing
+//   wrote, outputs that nothing wrote, barriers that some threads of a block never reach.
+//
+// labkit/tracing.py drives this, through the functions at the end, and finds source lines for the addresses of
+// instructions. The kernel's file alone is compiled with those two flags; this one is not. Blocks run one by one.
+#include "trace_find.h"
+
+namespace cuda_host::trace {
+namespace {
+
+Replay warps(nodes);
+
+void replay() {  // all that the block's threads have logged
+    for (unsigned first = 0; first < threads; first += warp_size)
+        warps.run(logs + first, std::min(warp_size, threads - first), first / warp_size, number - 1 - earlier_blocks);
+    for (unsigned thread = 0; thread < threads; ++thread) logs[thread].clear();
+    logged = 0;
+}
+
+}  // namespace
+
+// ---- what the scheduler tells (cuda_host_trace.h) ----
+
+void launch_begins(const Launch& launch) {
+    earlier_blocks += blocks_of_launch;
+    running = &launch;
+    blocks_of_launch = static_cast<unsigned>(launch.order.blocks);
+    atomics.clear();
+    launches += (launches.empty() ? "" : ",") + ("{\"kernel\":" + quoted(launch.kernel.name)) +
+                field("grid", triple(launch.grid)) + field("block", triple(launch.block)) + "}";
+}
+
+void block_begins(unsigned long long index, unsigned count) {
+    scheduler = here.scheduler;
+    number = earlier_blocks + static_cast<unsigned>(index) + 1;
+    threads = count;
+    stamp = last_barrier = 0;
+    shared_arrays.clear();
+    atomics_of_block.clear();
+    std::fill(&known[0][0], &known[0][0] + threads * warp_size, 0u);
+}
+
+void block_ends() { replay(); }
+
+void thread_begins(unsigned thread) {
+    context[thread] = last_node[thread] = 0;
+    in_kernel = true;
+}
+
+void shared_array(const char* name, const unsigned char* address, size_t bytes) {
+    const Address at = reinterpret_cast<Address>(address);
+    if (shared_arrays.empty()) shared_begin = at;
+    for (Array& array : shared_arrays) {
+        if (array.at != at) continue;
+        array.name = name;
+        return;
+    }
+    const size_t offset = at - shared_begin;
+    shared_arrays.push_back({name, at, bytes, 1, Role::both, shared_memory, shared_writes + offset, shared_reads + offset});
+}
+
+__attribute__((noinline)) void atomic(const void* address, size_t bytes) {
+    if (!in_kernel) return;
+    access(__builtin_return_address(0), address, bytes, Kind::atomic);
+    atomics[{reinterpret_cast<Address>(address), number}] = stamp;
+    atomics_of_block.push_back(reinterpret_cast<Address>(address));
+}
+
+void barrier(const char* what, Site site, unsigned first, unsigned reached) {
+    replay();
+    last_barrier = ++stamp;
+    if (reached == threads) return;
+    unsigned missing = 0;
+    while (!here.scheduler->has_exited(missing)) ++missing;
+    found("barrier not reached by all", last_node[missing], last_node[first], [&] {
+        return field("thread", quoted(name_of(missing, number))) + field("other_thread", quoted(name_of(first, number))) +
+               field("barrier", quoted(what)) + field("file", quoted(site.file)) + field("line", site.line) +
+               field("reached", reached) + field("threads", threads);
+    });
+}
+
+void warp_barrier(unsigned first, unsigned mask) {
+    unsigned joined[warp_size] = {};
+    for (unsigned rest = mask; rest; rest &= rest - 1)
+        for (unsigned lane = 0; lane < warp_size; ++lane)
+            joined[lane] = std::max(joined[lane], known[first + static_cast<unsigned>(__builtin_ctz(rest))][lane]);
+    ++stamp;
+    for (unsigned lane = 0; lane < warp_size; ++lane)
+        if (mask >> lane & 1) joined[lane] = stamp;
+    for (unsigned rest = mask; rest; rest &= rest - 1)
+        std::copy(joined, joined + warp_size, known[first + static_cast<unsigned>(__builtin_ctz(rest))]);
+}
+
+void failed(const char* message) {
+    for (auto& log : logs) log.clear();
+    found("launch failed", last_node[current()], 0, [&] {
+        return field("thread", quoted(name_of(current(), number))) + field("message", quoted(message));
+    });
+}
+
+}  // namespace cuda_host::trace
+
+// ---- what the compiler tells ----
+
+using namespace cuda_host::trace;
+
+#define HIDDEN extern "C" __attribute__((visibility("hidden")))
+#define PC __builtin_return_address(0)
+#define ACCESSES(bytes)                                                                                   \
+    HIDDEN void __tsan_read##bytes(void* address) { access(PC, address, bytes, Kind::load); }             \
+    HIDDEN void __tsan_write##bytes(void* address) { access(PC, address, bytes, Kind::store); }           \
+    HIDDEN void __tsan_unaligned_read##bytes(void* address) { access_in_pieces(PC, address, bytes, Kind::load); } \
+    HIDDEN void __tsan_unaligned_write##bytes(void* address) { access_in_pieces(PC, address, bytes, Kind::store); }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+HIDDEN void __tsan_read_range(void* address, size_t bytes) { access_in_pieces(PC, address, bytes, Kind::load); }
+HIDDEN void __tsan_write_range(void* address, size_t bytes) { access_in_pieces(PC, address, bytes, Kind::store); }
+
+HIDDEN void __sanitizer_cov_trace_pc() {
+    if (in_kernel) log(0, intern(context[current()], PC), Kind::none, global_memory, 0);
+}
+HIDDEN void __tsan_func_entry(void* call) {
+    if (in_kernel) context[current()] = intern(context[current()], call);
+}
+HIDDEN void __tsan_func_exit() {
+    if (in_kernel) context[current()] = nodes[context[current()]].context;
+}
+HIDDEN void __tsan_init() {}
+HIDDEN void __tsan_vptr_update(void**, void*) {}
+HIDDEN void __tsan_vptr_read(void**) {}
+
+// Atomic builtins: they do what they say. A kernel's own atomics have been reported by atomic() before.
+#define ATOMICS(bits, T)                                                                                                    \
+    HIDDEN T __tsan_atomic##bits##_load(const T* a, int) { return __atomic_load_n(a, __ATOMIC_SEQ_CST); }                   \
+    HIDDEN void __tsan_atomic##bits##_store(T* a, T v, int) { __atomic_store_n(a, v, __ATOMIC_SEQ_CST); }                   \
+    HIDDEN T __tsan_atomic##bits##_exchange(T* a, T v, int) { return __atomic_exchange_n(a, v, __ATOMIC_SEQ_CST); }         \
+    HIDDEN T __tsan_atomic##bits##_fetch_add(T* a, T v, int) { return __atomic_fetch_add(a, v, __ATOMIC_SEQ_CST); }         \
+    HIDDEN T __tsan_atomic##bits##_fetch_sub(T* a, T v, int) { return __atomic_fetch_sub(a, v, __ATOMIC_SEQ_CST); }         \
+    HIDDEN T __tsan_atomic##bits##_fetch_and(T* a, T v, int) { return __atomic_fetch_and(a, v, __ATOMIC_SEQ_CST); }         \
+    HIDDEN T __tsan_atomic##bits##_fetch_or(T* a, T v, int) { return __atomic_fetch_or(a, v, __ATOMIC_SEQ_CST); }           \
+    HIDDEN T __tsan_atomic##bits##_fetch_xor(T* a, T v, int) { return __atomic_fetch_xor(a, v, __ATOMIC_SEQ_CST); }         \
+    HIDDEN int __tsan_atomic##bits##_compare_exchange_strong(T* a, T* expected, T v, int, int) {                            \
+        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                      \
+    }                                                                                                                       \
+    HIDDEN int __tsan_atomic##bits##_compare_exchange_weak(T* a, T* expected, T v, int, int) {                              \
+        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                      \
+    }
+ATOMICS(8, unsigned char)
+ATOMICS(16, unsigned short)
+ATOMICS(32, unsigned)
+ATOMICS(64, unsigned long long)
+HIDDEN void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// ---- what labkit/tracing.py calls ----
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Forgets everything; arrays of an earlier trace are gone.
+EXPORT void trace_begin() {
+    for (Array& a : arrays) free(a.writes), free(a.reads);
+    if (arena) munmap(reinterpret_cast<void*>(arena), reserved);
+    void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    arena = reinterpret_cast<Address>(memory);
+    arena_end = arena + reserved / 2;
+    arrays.clear(), nodes.clear(), node_of.clear(), findings.clear(), launches.clear();
+    for (auto& cached : recent) cached = {};
+    intern(0, nullptr);
+}
+
+// Memory for an array of `bytes` bytes whose elements have `item` bytes, `offset` bytes after a multiple of 512.
+EXPORT void* trace_array(const char* name, size_t bytes, size_t item, size_t offset, int role) {
+    const Address at = arena_end + margin + offset, end = (at + bytes + margin + 4095) / 4096 * 4096;
+    if (end - arena > reserved || mprotect(reinterpret_cast<void*>(arena_end), end - arena_end, PROT_READ | PROT_WRITE))
+        return nullptr;
+    arena_end = end;
+    const size_t items = bytes / item + 1;
+    arrays.push_back({name, at, bytes, item, static_cast<Role>(role), global_memory,
+                      static_cast<Access*>(calloc(items, sizeof(Access))),
+                      static_cast<Access(*)[2]>(calloc(items, 2 * sizeof(Access)))});
+    return reinterpret_cast<void*>(at);
+}
+
+// What was found, as a JSON object; valid until the next call.
+EXPORT const char* trace_end() {
+    static std::string json;
+    Dl_info library;
+    if (!dladdr(reinterpret_cast<void*>(trace_begin), &library)) abort();
+    const auto chain = [&](unsigned node) {  // from the instruction to the outermost call
+        std::string text = "[";
+        for (; node; node = nodes[node].context)
+            text += (text.size() > 1 ? "," : "") +
+                    std::to_string(static_cast<const char*>(nodes[node].pc) - 1 - static_cast<const char*>(library.dli_fbase));
+        return text + "]";
+    };
+    json = "{\"launches\":[" + launches + "],\"counts\":[";
+    for (unsigned node = 1; node < nodes.size(); ++node)
+        for (const Space space : {global_memory, shared_memory}) {
+            const Counts& c = nodes[node].counts[space];
+            if (!c.requests) continue;
+            std::string example;
+            for (unsigned lane = 0; lane < cuda_host::warp_size; ++lane) {
+                const bool took_part = c.example_mask >> lane & 1;
+                const Address base = space == shared_memory ? shared_begin : arena;
+                example += (lane ? "," : "") + (took_part ? std::to_string(c.example[lane] - base) : "null");
+            }
+            const Array* array = space == shared_memory ? nullptr : nearest(arrays, c.example[__builtin_ctz(c.example_mask)]);
+            json += (json.back() == '[' ? "{" : ",{") + ("\"chain\":" + chain(node)) + field("shared", space) +
+                    field("does", quoted(verb(c.kind))) + field("requests", c.requests) + field("lanes", c.lanes) +
+                    field("bytes", c.bytes) + field("sectors", c.sectors) + field("ideal_sectors", c.ideal_sectors) +
+                    field("wavefronts", c.wavefronts) + field("ideal_wavefronts", c.ideal_wavefronts) +
+                    field("array", quoted(array ? array->name : "")) + field("size", c.example_size) +
+                    field("warp", c.example_warp) + field("block", c.example_block) + field("example", "[" + example + "]") + "}";
+        }
+    json += "],\"findings\":[";
+    for (const auto& [key, finding] : findings)
+        json += (json.back() == '[' ? "{" : ",{") + ("\"kind\":" + quoted(std::get<0>(key))) +
+                field("chain", chain(std::get<1>(key))) + field("other_chain", chain(std::get<2>(key))) +
+                field("count", finding.count) + finding.text + "}";
+    json += "],\"unwritten\":[";
+    for (const Array& a : arrays) {
+        if (a.role != Role::output) continue;
+        long long missing = 0, first = -1, last = -1;
+        for (size_t item = 0; item < a.bytes / a.item; ++item)
+            if (!a.writes[item].block) ++missing, last = static_cast<long long>(item), first = first < 0 ? last : first;
+        if (missing)
+            json += (json.back() == '[' ? "{" : ",{") + ("\"array\":" + quoted(a.name)) + field("items", missing) +
+                    field("first", first) + field("last", last) + field("of", static_cast<long long>(a.bytes / a.item)) + "}";
+    }
+    json += "]}";
+    return json.c_str();
+}

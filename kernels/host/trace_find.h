@@ -1,0 +1,266 @@
+// The trace mode's findings: which accesses of a kernel are wrong, and why. Part of trace.cpp, which see.
+#pragma once
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "trace_count.h"
+
+namespace cuda_host::trace {
+namespace {
+
+enum class Role { input, output, both };
+
+constexpr Address reserved = 1ull << 36;      // addresses around the arrays: an index that is far off lands here too
+constexpr Address margin = 1ull << 16;        // bytes that exist before and after each array
+constexpr size_t longest_log = 100'000'000;   // events of one block between two barriers
+
+// ---- the threads of the running block ----
+
+std::vector<Node> nodes;
+std::unordered_map<Address, unsigned> node_of;
+struct { Address key; unsigned node; } recent[4096];  // of node_of's entries, for speed
+
+// Where a thread is: `pc` as reached by a chain of calls.
+unsigned intern(unsigned context, const void* pc) {
+    const Address key = static_cast<Address>(context) << 48 ^ reinterpret_cast<Address>(pc);
+    auto& cached = recent[(key ^ key >> 12 ^ key >> 48) % 4096];
+    if (cached.key != key) {
+        const auto [found, is_new] = node_of.try_emplace(key, static_cast<unsigned>(nodes.size()));
+        if (is_new) nodes.push_back({context, pc, {}});
+        cached = {key, found->second};
+    }
+    return cached.node;
+}
+
+std::vector<Event> logs[max_threads];
+size_t logged = 0;
+unsigned context[max_threads], last_node[max_threads];
+const Launch* running = nullptr;
+unsigned earlier_blocks = 0, blocks_of_launch = 0;
+unsigned number = 0;   // the running block's, from 1 on, among those of all launches of this process
+unsigned threads = 0;  // of the running block
+std::string launches;  // JSON
+
+const Block* scheduler = nullptr;
+
+unsigned current() { return scheduler->current(); }
+
+void log(Address address, unsigned node, Kind kind, Space space, size_t size) {
+    const unsigned thread = current();
+    last_node[thread] = node;
+    logs[thread].push_back({address, node, kind, space, static_cast<unsigned char>(size)});
+    if (++logged > longest_log)
+        here.scheduler->fail(cudaErrorLaunchFailure,
+                             "a block makes more accesses between two barriers than the trace can hold; trace a "
+                             "smaller size");
+}
+
+std::string name_of(unsigned thread, unsigned block_number) {
+    const dim3 b = running->block, g = running->grid;
+    const unsigned in_block = block_number - 1 - earlier_blocks;
+    char text[128];
+    snprintf(text, sizeof text, "thread (%u,%u,%u) of block (%u,%u,%u)", thread % b.x, thread / b.x % b.y,
+             thread / b.x / b.y, in_block % g.x, in_block / g.x % g.y, in_block / g.x / g.y);
+    return text;
+}
+
+// ---- order: which accesses a barrier keeps apart ----
+
+struct Access {  // the last one of its kind to an element; block 0: none yet
+    unsigned block;
+    unsigned stamp;         // of the block's barriers and warp barriers, how many had been passed
+    unsigned node;
+    unsigned short thread;
+    bool is_atomic;
+};
+
+unsigned stamp, last_barrier;                   // of the running block
+unsigned known[max_threads][warp_size];         // thread t sees what lane l of its warp did before this stamp
+std::map<std::pair<Address, unsigned>, unsigned> atomics;  // (address, block) -> stamp of its last atomic there
+std::vector<Address> atomics_of_block;
+
+// Whether what `before` did is certain to be done when the running thread comes to its present access.
+bool is_ordered(const Access& before, unsigned thread) {
+    if (before.block <= earlier_blocks) return true;
+    if (before.block != number) {
+        for (const Address address : atomics_of_block)
+            if (const auto found = atomics.find({address, before.block}); found != atomics.end())
+                if (found->second >= before.stamp) return true;
+        return false;
+    }
+    if (before.thread == thread || before.stamp < last_barrier) return true;
+    return before.thread / warp_size == thread / warp_size && before.stamp < known[thread][before.thread % warp_size];
+}
+
+// ---- arrays ----
+
+struct Array {
+    std::string name;
+    Address at;
+    size_t bytes, item;  // an item is what one record stands for: an element, or a byte of shared memory
+    Role role;
+    Space space;
+    Access *writes, (*reads)[2];  // the last write; the last read, and the last one by another warp or thread
+};
+
+std::vector<Array> arrays, shared_arrays;
+Address arena = 0, arena_end = 0, shared_begin = 0;
+Access shared_writes[shared_capacity], shared_reads[shared_capacity][2];
+
+const Array* array_at(const std::vector<Array>& among, Address address, size_t size) {
+    for (const Array& a : among)
+        if (address >= a.at && address + size <= a.at + a.bytes) return &a;
+    return nullptr;
+}
+
+const Array* nearest(const std::vector<Array>& among, Address address) {
+    const auto distance = [&](const Array& a) {
+        return address < a.at ? a.at - address : address < a.at + a.bytes ? 0 : address - (a.at + a.bytes) + 1;
+    };
+    const Array* best = nullptr;
+    for (const Array& a : among)
+        if (!best || distance(a) < distance(*best)) best = &a;
+    return best;
+}
+
+// ---- findings ----
+
+struct Finding {
+    long long count = 0, last_access = 0;
+    std::string text;  // further fields of the JSON object
+};
+std::map<std::tuple<std::string, unsigned, unsigned>, Finding> findings;
+
+std::string quoted(const std::string& text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') out += '\\';
+        out += c < ' ' ? ' ' : c;
+    }
+    return out + "\"";
+}
+std::string triple(dim3 d) { return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]"; }
+std::string field(const char* name, const std::string& json) { return ",\"" + std::string(name) + "\":" + json; }
+std::string field(const char* name, long long value) { return field(name, std::to_string(value)); }
+
+long long accesses = 0;  // so far
+
+// Counts a fault, once an access; of those alike, the first one gives the example that `fields` describes.
+template <class F>
+void found(const char* kind, unsigned node, unsigned other, F fields) {
+    Finding& f = findings[{kind, node, other}];
+    if (f.count == 0) f.text = fields();
+    f.count += f.count == 0 || f.last_access != accesses;
+    f.last_access = accesses;
+}
+
+std::string place(const Array* a, Address address, size_t size, unsigned thread) {
+    std::string text = field("thread", quoted(name_of(thread, number))) + field("size", static_cast<long long>(size));
+    if (a)
+        text += field("array", quoted(a->name)) + field("offset", static_cast<long long>(address - a->at)) +
+                field("bytes", static_cast<long long>(a->bytes)) + field("item", static_cast<long long>(a->item)) +
+                field("shared", a->space);
+    return text;
+}
+
+// ---- one access ----
+
+const char* verb(Kind kind) { return kind == Kind::load ? "reads" : kind == Kind::store ? "writes" : "updates"; }
+
+void race(const Array& a, Address address, size_t size, unsigned node, Kind kind, const Access& before, Kind before_kind) {
+    const unsigned thread = current();
+    const bool same_block = before.block == number;
+    if (before.block == 0 || (a.space == shared_memory && !same_block)) return;
+    if ((kind == Kind::atomic && before_kind == Kind::atomic) || is_ordered(before, thread)) return;
+    const bool same_warp = same_block && before.thread / warp_size == thread / warp_size;
+    found(!same_block ? "race between blocks" : same_warp ? "race in a warp" : "race", node, before.node, [&] {
+        return place(&a, address, size, thread) + field("does", quoted(verb(kind))) +
+               field("other_does", quoted(verb(before_kind))) +
+               field("other_thread", quoted(name_of(before.thread, before.block)));
+    });
+}
+
+void check_item(const Array& a, size_t item, Address address, size_t size, unsigned node, Kind kind) {
+    const unsigned thread = current();
+    const Access now{number, stamp, node, static_cast<unsigned short>(thread), kind == Kind::atomic};
+    Access& write = a.writes[item];
+    Access(&read)[2] = a.reads[item];
+    race(a, address, size, node, kind, write, write.is_atomic ? Kind::atomic : Kind::store);
+    if (kind == Kind::load) {
+        const bool written = a.space == shared_memory ? write.block == number : a.role == Role::both || write.block != 0;
+        if (!written) found("read of what nothing has written yet", node, 0, [&] { return place(&a, address, size, thread); });
+        // Of two readers, one differs from a later writer; if they are of two warps, one is of another warp.
+        const bool is_spent = read[1].block != number || read[1].stamp < last_barrier || read[1].thread == thread;
+        if (read[0].block != number || read[0].thread != thread)
+            if (is_spent || read[0].thread / warp_size != thread / warp_size) read[1] = read[0];
+        read[0] = now;
+        return;
+    }
+    for (Access& before : read) {
+        race(a, address, size, node, kind, before, Kind::load);
+        if (before.block) before = {};
+    }
+    write = now;
+}
+
+void check(Address address, size_t size, unsigned node, Kind kind, Space space, bool natural) {
+    const unsigned thread = current();
+    const std::vector<Array>& among = space == global_memory ? arrays : shared_arrays;
+    const Array* a = array_at(among, address, size);
+    const auto where = [&] { return place(a ? a : nearest(among, address), address, size, thread) +
+                                    field("does", quoted(verb(kind))); };
+    if (natural && address % size) {
+        found("misaligned access", node, 0, where);
+        here.scheduler->fail(cudaErrorLaunchFailure, "misaligned access");
+    }
+    if (!a) {
+        found("access out of bounds", node, 0, where);
+        const Array* near = nearest(among, address);
+        const bool exists = space == shared_memory || (near && address + margin >= near->at && address + size <= near->at + near->bytes + margin);
+        if (!exists) here.scheduler->fail(cudaErrorLaunchFailure, "access far out of bounds");
+        return;
+    }
+    if (a->role == Role::input) {
+        if (kind != Kind::load) found("write to an input", node, 0, where);
+        return;
+    }
+    for (size_t item = (address - a->at) / a->item; item * a->item < address - a->at + size; ++item)
+        check_item(*a, item, address, size, node, kind);
+}
+
+// `natural`: the access is one instruction on a GPU too, which needs the alignment of its size.
+void access(const void* pc, const void* pointer, size_t size, Kind kind, bool natural = true) {
+    if (!in_kernel) return;
+    const Address address = reinterpret_cast<Address>(pointer);
+    Space space = global_memory;
+    if (address - arena >= reserved) {
+        space = shared_memory;
+        if (address - shared_begin >= shared_capacity) {
+            if (address >= margin) return;  // a local variable
+            const unsigned node = last_node[current()] = intern(context[current()], pc);
+            found("access out of bounds", node, 0, [&] { return place(nullptr, address, size, current()); });
+            here.scheduler->fail(cudaErrorLaunchFailure, "access through a null pointer");
+        }
+    }
+    const unsigned node = intern(context[current()], pc);
+    log(address, node, kind, space, size);
+    ++accesses;
+    check(address, size, node, kind, space, natural);
+}
+
+// A structure that is no vector type: a GPU moves it in pieces that its members' alignment allows. That is not known
+// here; four bytes are right for members of int or float.
+void access_in_pieces(const void* pc, const void* pointer, size_t size, Kind kind) {
+    const Address address = reinterpret_cast<Address>(pointer);
+    const size_t piece = (size | address) % 4 == 0 ? 4 : (size | address) % 2 == 0 ? 2 : 1;
+    for (size_t done = 0; done < size; done += piece)
+        access(pc, static_cast<const char*>(pointer) + done, piece, kind, false);
+}
+
+}  // namespace
+}  // namespace cuda_host::trace

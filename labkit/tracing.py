@@ -1,0 +1,300 @@
+"""`trace`: what a kernel loads and stores, counted per warp as a GPU counts it, and what is wrong with it; no GPU needed.
+
+The trace mode of the host backend compiles the unmodified .cu file with calls before each load and store, and
+kernels/host/trace.cpp counts and checks them. Here is the other half: tensors go in, and for each source line come out
+the requests, sectors and bank conflicts of its accesses, and the findings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import math
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Sequence
+
+import torch
+
+from labkit import results
+from labkit.operator import Operator
+from labkit.report import show_html, show_table
+from labkit.trace_findings import Finding, findings_of
+from labkit.trace_figure import lanes_figure, lanes_text
+
+_ROLES = {"input": 0, "output": 1, "both": 2}
+SECTOR = 32  # bytes; the unit that an L1 or L2 cache of an NVIDIA GPU fetches
+
+
+@dataclasses.dataclass
+class Access:
+    """What one source line loads, stores or updates, summed over all warps of a launch.
+
+    does: "reads", "writes" or "updates" (atomics). shared: shared memory, else global. requests: warp instructions;
+    lanes: thread accesses in them. bytes: those that some lane of a request asked for, each counted once a request.
+    Of global memory: sectors of 32 bytes that the requests touch, and the fewest that would hold the bytes. Of shared
+    memory: wavefronts, the passes through the 32 banks, and the fewest for accesses of that width.
+    example: the request drawn by Trace.picture: addresses of its lanes (None: took no part), in bytes from a
+    multiple of 512 before the array `array` or from the start of the block's shared memory.
+    """
+
+    line: str
+    source: str
+    does: str
+    shared: bool
+    array: str
+    requests: int = 0
+    lanes: int = 0
+    bytes: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
+    size: int = 0
+    warp: int = 0
+    block: int = 0
+    example: Sequence[int | None] = ()
+
+    @property
+    def conflicts(self) -> int:
+        """Bank conflicts: wavefronts beyond the fewest."""
+        return self.wavefronts - self.ideal_wavefronts
+
+    def add(self, counts: dict) -> None:
+        """Adds the counts of one instruction of this line."""
+        for name in ("requests", "lanes", "bytes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts"):
+            setattr(self, name, getattr(self, name) + counts[name])
+        if sum(a is not None for a in counts["example"]) > sum(a is not None for a in self.example):
+            for name in ("size", "warp", "block", "example", "array"):
+                setattr(self, name, counts[name])
+
+
+@dataclasses.dataclass
+class Trace:
+    """What `labkit.trace` returns.
+
+    title: what was traced. launches: a dict a launch: kernel, grid, block. accesses: an `Access` a source line and kind.
+    findings: a `Finding` a fault; empty for a kernel in which none was seen. outputs: the output tensors.
+    """
+
+    title: str
+    launches: list[dict]
+    accesses: list[Access]
+    findings: list[Finding]
+    outputs: tuple = ()
+
+    def total(self, does: str, shared: bool = False) -> Access:
+        """The sum over all lines that do so, such as total("reads")."""
+        total = Access("all", "", does, shared, "")
+        for access in self.accesses:
+            if (access.does, access.shared) == (does, shared):
+                total.add({**dataclasses.asdict(access), "example": ()})
+        return total
+
+    def table(self) -> dict | None:
+        """Global memory as a record of kind "table", a row a source line; None where nothing is accessed."""
+        rows = []
+        for access in self._with_totals(shared=False):
+            moved = SECTOR * access.sectors
+            rows.append({"access": f"{access.does} {access.line}", "requests": access.requests, "sectors": access.sectors,
+                         "sectors a request": round(access.sectors / access.requests, 3),
+                         "ideal": round(access.ideal_sectors / access.requests, 3), "bytes moved": moved,
+                         "useful, %": round(100 * access.bytes / moved, 1), "source": access.source})
+        return _record(f"{self.title}: global memory", rows)
+
+    def shared_table(self) -> dict | None:
+        """Shared memory likewise; None for a kernel that uses none."""
+        rows = []
+        for access in self._with_totals(shared=True):
+            rows.append({"access": f"{access.does} {access.line}", "requests": access.requests,
+                         "wavefronts": access.wavefronts, "ideal": access.ideal_wavefronts,
+                         "bank conflicts": access.conflicts,
+                         "wavefronts a request": round(access.wavefronts / access.requests, 3), "source": access.source})
+        return _record(f"{self.title}: shared memory", rows)
+
+    def picture(self, line: int | None = None, does: str | None = None, shared: bool = False) -> None:
+        """Shows one request of a warp: its 32 lanes against the 32-byte sectors they touch, or the banks.
+
+        line: of the .cu file; does: "reads", "writes" or "updates"; by default the access with the most sectors (or
+        wavefronts) a request. shared: of shared memory. Raises ValueError where there is no such access.
+        """
+        chosen = [access for access in self.accesses if access.shared == shared and does in (None, access.does)
+                  and line in (None, int(access.line.rpartition(":")[2]))]
+        if not chosen:
+            have = ", ".join(f"{a.does} {a.line}" for a in self.accesses if a.shared == shared)
+            raise ValueError(f"picture: no such access; this trace has {have or 'none of that memory'}")
+        access = max(chosen, key=lambda a: (a.wavefronts if shared else a.sectors) / a.requests)
+        show_html(lambda: lanes_figure(access), lanes_text(access))
+
+    def show(self) -> None:
+        """Shows the tables and the findings."""
+        caption = "Counted, the same on every machine"
+        for table in filter(None, (self.table(), self.shared_table())):
+            show_table(table, caption)
+        if self.findings:
+            print("\n".join(f"{finding.line}: {finding.text}" for finding in self.findings))
+        else:
+            print("No fault found.")
+
+    def _with_totals(self, shared: bool) -> list[Access]:
+        chosen = [access for access in self.accesses if access.shared == shared]
+        for does in ("reads", "writes"):
+            if sum(access.does == does for access in chosen) > 1:
+                chosen.append(self.total(does, shared))
+        return chosen
+
+
+def _record(title: str, rows: list[dict]) -> dict | None:
+    return {"kind": "table", "title": title, "columns": list(rows[0]), "rows": rows} if rows else None
+
+
+def trace(operator: Operator | str, version: int | None = None, mode: str | None = None,
+          size: int | Sequence[int] | None = None, dtype: torch.dtype | None = None,
+          inputs: Sequence[torch.Tensor] | None = None) -> Trace:
+    """Runs one launch of an operator on the CPU and reports each of its memory accesses; shows the tables and findings.
+
+    operator: from `labkit.load`, or the name of a folder of kernels/. version: the latest unless given. mode: the first
+    one of its reference, such as "forward", unless given. size: the shape of the inputs, which are then drawn (seeded
+    normal numbers) in `dtype`; 4096 unless given. dtype: the reference's first unless given. inputs: the tensors
+    themselves, instead of size and dtype; they are copied, and keep their strides and their offset from 512 bytes.
+
+    Counted for each source line: requests, which are warp instructions; the 32-byte sectors that they touch; bytes that
+    some lane asked for against bytes moved; the wavefronts and bank conflicts of shared memory; atomics. Found, with
+    line, threads and address: data races, barriers that not all threads of a block reach, accesses outside the tensors
+    and shared arrays, reads of what nothing wrote, misaligned vectors, writes to inputs, outputs left unwritten.
+
+    The counts follow from the source, the launch and the sizes alone: they are exact, and the same on every machine with
+    the same g++. Not modelled: caches, so sectors are what the L1 is asked for and not what the memory delivers; timing;
+    memory ordering between blocks beyond "both have used an atomic on one address", so fences are neither needed nor
+    checked; an order inside a block that atomics make. nvcc may keep in a register what g++ loads twice, or the
+    reverse. A vector (float4) counts as one access, its members read one by one as several, which nvcc may
+    join; of a structure that is no vector each 4 bytes count. memcpy of a length unknown to the compiler is not seen.
+    Where a launch ends early, as after a wild pointer, the counts are those until then.
+
+    Needs g++ (clang has no such instrumentation of vectors); takes some microseconds a thread. Returns a Trace. Raises
+    FileNotFoundError, ValueError and BuildError as `load` does, and RuntimeError for arguments the operator refuses.
+    """
+    from labkit.build import load
+    from labkit.checking import _draw as draw
+
+    traced = load(operator if isinstance(operator, str) else operator.name, backend="trace")
+    reference = traced.reference
+    mode = mode or next(iter(reference.MODES))
+    version = version or traced.latest
+    if mode not in reference.MODES:
+        raise ValueError(f"trace: mode is {mode!r}; {traced.name} has {', '.join(reference.MODES)}")
+    names, out_names, function = reference.MODES[mode]
+    if inputs is None:
+        shape = (size,) if isinstance(size, int) else tuple(size or (4096,))
+        inputs = draw(reference, mode, dtype or reference.DTYPES[0], torch.device("cpu"), {"shape": shape}, seed=0).inputs
+    if len(inputs) != len(names):
+        raise ValueError(f"trace: {len(inputs)} inputs; {traced.name} {mode} takes {', '.join(names)}")
+    inputs = [t.detach().cpu() for t in inputs]
+    wanted = function(*(t.double() for t in inputs))
+
+    recorder = Recorder(traced.library, traced.source)
+    given = [recorder.array(t, name, "input") for t, name in zip(inputs, names, strict=True)]
+    like = inputs[-1]
+    out = [recorder.array(torch.empty_like(like) if want.shape == like.shape else like.new_empty(want.shape), name, "output")
+           for want, name in zip(wanted, out_names, strict=True)]
+    refused = None
+    try:
+        getattr(traced.ops, f"{mode}_out")(*given, *out, version)
+    except RuntimeError as error:
+        refused = error
+    shape = " × ".join(map(str, like.shape))
+    found = recorder.finish(f"{traced.name} v{version} {mode}, {shape} {str(like.dtype).removeprefix('torch.')}")
+    if refused and not found.findings:
+        raise refused
+    found.outputs = tuple(t.clone() for t in out)
+    _keep(f"{traced.name}_v{version}_{mode}", found)
+    found.show()
+    return found
+
+
+def _keep(name: str, found: Trace) -> None:
+    for suffix, table in (("trace", found.table()), ("trace_shared", found.shared_table())):
+        if table:
+            results.add(f"{name}_{suffix}", table)
+    outcome = f"{len(found.findings)} findings" if found.findings else "no fault found"
+    results.note("exact", found.title, f"{sum(a.requests for a in found.accesses)} requests traced, {outcome}")
+
+
+class Recorder:
+    """One trace of a library that was built in trace mode: arrays first, then launches, then `finish`."""
+
+    def __init__(self, library: Path, source: Path):
+        """library: the built .so; source: the .cu file that its accesses are told by."""
+        self.library, self.source = library, source
+        self._calls = ctypes.CDLL(str(library))
+        self._calls.trace_array.restype = ctypes.c_void_p
+        self._calls.trace_end.restype = ctypes.c_char_p
+        self._calls.trace_begin()
+
+    def array(self, tensor: torch.Tensor, name: str, role: str) -> torch.Tensor:
+        """A copy of a CPU tensor, with its strides and alignment, at an address where accesses to it are seen.
+
+        role: "input", which a kernel only reads; "output", which it has to write; or "both". The copy lives until the
+        next Recorder. Raises MemoryError where there is no room.
+        """
+        item = tensor.element_size()
+        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+        address = self._calls.trace_array(name.encode(), ctypes.c_size_t(extent * item), ctypes.c_size_t(item),
+                                          ctypes.c_size_t(tensor.storage_offset() * item % 512), _ROLES[role])
+        if address is None:
+            raise MemoryError(f"trace: no room for `{name}` ({extent * item:,} bytes); trace a smaller size")
+        if extent == 0:
+            return torch.empty_like(tensor)
+        flat = torch.frombuffer((ctypes.c_byte * (extent * item)).from_address(address), dtype=tensor.dtype)
+        copy = flat.as_strided(tensor.shape, tensor.stride())
+        return copy.fill_(math.nan if tensor.is_floating_point() else -1) if role == "output" else copy.copy_(tensor)
+
+    def finish(self, title: str) -> Trace:
+        """What the launches since the beginning did."""
+        raw = json.loads(self._calls.trace_end())
+        lines = _Lines(self.library, self.source, raw)
+        accesses: dict[tuple, Access] = {}
+        for counts in raw["counts"]:
+            line = lines.of(counts["chain"])
+            access = accesses.setdefault((line, counts["does"], counts["shared"]),
+                                         Access(line, lines.text(line), counts["does"], bool(counts["shared"]), ""))
+            access.add(counts)
+        ordered = sorted(accesses.values(), key=lambda a: (a.line.rpartition(":")[0], int(a.line.rpartition(":")[2]), a.does))
+        return Trace(title, raw["launches"], ordered, findings_of(raw, lines.of, ordered))
+
+
+class _Lines:
+    """Source lines of instructions, by the debug information of the library."""
+
+    def __init__(self, library: Path, source: Path, raw: dict):
+        self._source = source
+        addresses = sorted({pc for entry in [*raw["counts"], *raw["findings"]]
+                            for chain in (entry["chain"], entry.get("other_chain", ())) for pc in chain})
+        done = subprocess.run(["addr2line", "-i", "-a", "-e", str(library)], input="\n".join(map(hex, addresses)),
+                              capture_output=True, text=True, check=True)
+        self._frames: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        at = 0
+        for line in done.stdout.splitlines():
+            if line.startswith("0x"):
+                at = int(line, 16)
+            else:
+                file, _, number = line.partition(" (discriminator")[0].rpartition(":")
+                self._frames[at].append((file, int(number) if number.isdigit() else 0))
+
+    def of(self, chain: Sequence[int]) -> str:
+        """Where an instruction stands, as "gelu.cu:102": of the calls that led to it the innermost in the .cu file."""
+        frames = [frame for pc in chain for frame in self._frames[pc]]
+        inside = [frame for frame in frames if Path(frame[0]).name == self._source.name]
+        file, number = (inside or frames or [(self._source.name, 0)])[0]
+        return f"{Path(file).name}:{number}"
+
+    def text(self, line: str) -> str:
+        """The text of such a line, where it is one of the .cu file."""
+        name, _, number = line.rpartition(":")
+        lines = self._source.read_text(encoding="utf-8").splitlines()
+        return lines[int(number) - 1].strip() if name == self._source.name and 0 < int(number) <= len(lines) else ""
+
+
+__all__: list[Any] = ["Access", "Recorder", "Trace", "trace"]
