@@ -19,7 +19,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
-         "traffic": "counting", "counters": "profiling", "start": "results", "record": "results", "doctor": "doctor"}
+         "traffic": "counting", "counters": "profiling", "trace": "tracing", "schedules": "ordering", "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 
 

@@ -39,7 +39,7 @@ def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Se
                     "does not wait for those that have ended")
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif fault["kind"] != "launch failed":
-            what = f"{_place(fault)}" if "array" in fault else "a null pointer"
+            what = _place(fault) if "array" in fault else "through a null pointer"
             text = f"{fault['kind']}: {fault['thread']} {fault.get('does', 'reads')} {what}"
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif not re.fullmatch("(misaligned )?access.*", fault["message"]):  # those are findings of their own

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
-import math
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Sequence
 import torch
 
 from labkit import results
+from labkit.launching import prepare
 from labkit.operator import Operator
 from labkit.report import show_html, show_table
 from labkit.trace_findings import Finding, findings_of
@@ -36,8 +36,9 @@ class Access:
     lanes: thread accesses in them. bytes: those that some lane of a request asked for, each counted once a request.
     Of global memory: sectors of 32 bytes that the requests touch, and the fewest that would hold the bytes. Of shared
     memory: wavefronts, the passes through the 32 banks, and the fewest for accesses of that width.
-    example: the request drawn by Trace.picture: addresses of its lanes (None: took no part), in bytes from a
-    multiple of 512 before the array `array` or from the start of the block's shared memory.
+    example: the request that Trace.picture draws, of warp `warp` of block `block`, each lane moving `size` bytes: the
+    addresses of its lanes (None: took no part), in bytes from the multiple of 512 at or before the start of `array`.
+    starts: a bit for each lane that begins a group which shared memory serves together.
     """
 
     line: str
@@ -55,6 +56,7 @@ class Access:
     size: int = 0
     warp: int = 0
     block: int = 0
+    starts: int = 0
     example: Sequence[int | None] = ()
 
     @property
@@ -67,7 +69,7 @@ class Access:
         for name in ("requests", "lanes", "bytes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts"):
             setattr(self, name, getattr(self, name) + counts[name])
         if sum(a is not None for a in counts["example"]) > sum(a is not None for a in self.example):
-            for name in ("size", "warp", "block", "example", "array"):
+            for name in ("size", "warp", "block", "starts", "example", "array"):
                 setattr(self, name, counts[name])
 
 
@@ -157,7 +159,7 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
 
     operator: from `labkit.load`, or the name of a folder of kernels/. version: the latest unless given. mode: the first
     one of its reference, such as "forward", unless given. size: the shape of the inputs, which are then drawn (seeded
-    normal numbers) in `dtype`; 4096 unless given. dtype: the reference's first unless given. inputs: the tensors
+    normal numbers) in `dtype`; unless given, the reference's smallest case with 4096 elements. dtype: the reference's first unless given. inputs: the tensors
     themselves, instead of size and dtype; they are copied, and keep their strides and their offset from 512 bytes.
 
     Counted for each source line: requests, which are warp instructions; the 32-byte sectors that they touch; bytes that
@@ -176,40 +178,20 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     Needs g++ (clang has no such instrumentation of vectors); takes some microseconds a thread. Returns a Trace. Raises
     FileNotFoundError, ValueError and BuildError as `load` does, and RuntimeError for arguments the operator refuses.
     """
-    from labkit.build import load
-    from labkit.checking import _draw as draw
-
-    traced = load(operator if isinstance(operator, str) else operator.name, backend="trace")
-    reference = traced.reference
-    mode = mode or next(iter(reference.MODES))
-    version = version or traced.latest
-    if mode not in reference.MODES:
-        raise ValueError(f"trace: mode is {mode!r}; {traced.name} has {', '.join(reference.MODES)}")
-    names, out_names, function = reference.MODES[mode]
-    if inputs is None:
-        shape = (size,) if isinstance(size, int) else tuple(size or (4096,))
-        inputs = draw(reference, mode, dtype or reference.DTYPES[0], torch.device("cpu"), {"shape": shape}, seed=0).inputs
-    if len(inputs) != len(names):
-        raise ValueError(f"trace: {len(inputs)} inputs; {traced.name} {mode} takes {', '.join(names)}")
-    inputs = [t.detach().cpu() for t in inputs]
-    wanted = function(*(t.double() for t in inputs))
-
-    recorder = Recorder(traced.library, traced.source)
-    given = [recorder.array(t, name, "input") for t, name in zip(inputs, names, strict=True)]
-    like = inputs[-1]
-    out = [recorder.array(torch.empty_like(like) if want.shape == like.shape else like.new_empty(want.shape), name, "output")
-           for want, name in zip(wanted, out_names, strict=True)]
+    launch = prepare(operator, "trace", version, mode, size, dtype, inputs)
+    recorder = Recorder(launch.operator.library, launch.operator.source)
+    given = [recorder.array(t, name, "input") for t, name in zip(launch.inputs, launch.input_names, strict=True)]
+    out = [recorder.array(t, name, "output") for t, name in zip(launch.new_outputs(), launch.output_names, strict=True)]
     refused = None
     try:
-        getattr(traced.ops, f"{mode}_out")(*given, *out, version)
+        launch(given, out)
     except RuntimeError as error:
         refused = error
-    shape = " × ".join(map(str, like.shape))
-    found = recorder.finish(f"{traced.name} v{version} {mode}, {shape} {str(like.dtype).removeprefix('torch.')}")
-    if refused and not found.findings:
+    found = recorder.finish(launch.title)
+    if refused and not (found.launches and found.findings):
         raise refused
     found.outputs = tuple(t.clone() for t in out)
-    _keep(f"{traced.name}_v{version}_{mode}", found)
+    _keep(f"{launch.operator.name}_v{launch.version}_{launch.mode}", found)
     found.show()
     return found
 
@@ -248,8 +230,7 @@ class Recorder:
         if extent == 0:
             return torch.empty_like(tensor)
         flat = torch.frombuffer((ctypes.c_byte * (extent * item)).from_address(address), dtype=tensor.dtype)
-        copy = flat.as_strided(tensor.shape, tensor.stride())
-        return copy.fill_(math.nan if tensor.is_floating_point() else -1) if role == "output" else copy.copy_(tensor)
+        return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def finish(self, title: str) -> Trace:
         """What the launches since the beginning did."""

@@ -221,18 +221,18 @@ EXPORT const char* trace_end() {
         for (const Space space : {global_memory, shared_memory}) {
             const Counts& c = nodes[node].counts[space];
             if (!c.requests) continue;
+            const Array* array = nearest(space == shared_memory ? shared_arrays : arrays,
+                                         c.example[__builtin_ctz(c.example_mask)]);
             std::string example;
             for (unsigned lane = 0; lane < cuda_host::warp_size; ++lane) {
-                const bool took_part = c.example_mask >> lane & 1;
-                const Address base = space == shared_memory ? shared_begin : arena;
-                example += (lane ? "," : "") + (took_part ? std::to_string(c.example[lane] - base) : "null");
+                const long long address = static_cast<long long>(c.example[lane] - array->at / 512 * 512);
+                example += (lane ? "," : "") + (c.example_mask >> lane & 1 ? std::to_string(address) : "null");
             }
-            const Array* array = space == shared_memory ? nullptr : nearest(arrays, c.example[__builtin_ctz(c.example_mask)]);
             json += (json.back() == '[' ? "{" : ",{") + ("\"chain\":" + chain(node)) + field("shared", space) +
                     field("does", quoted(verb(c.kind))) + field("requests", c.requests) + field("lanes", c.lanes) +
                     field("bytes", c.bytes) + field("sectors", c.sectors) + field("ideal_sectors", c.ideal_sectors) +
                     field("wavefronts", c.wavefronts) + field("ideal_wavefronts", c.ideal_wavefronts) +
-                    field("array", quoted(array ? array->name : "")) + field("size", c.example_size) +
+                    field("array", quoted(array->name)) + field("size", c.example_size) + field("starts", c.example_starts) +
                     field("warp", c.example_warp) + field("block", c.example_block) + field("example", "[" + example + "]") + "}";
         }
     json += "],\"findings\":[";

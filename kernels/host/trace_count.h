@@ -19,8 +19,9 @@ struct Counts {  // of one instruction
     long long requests = 0, lanes = 0, bytes = 0;  // bytes: those that some lane asked for, each once
     long long sectors = 0, ideal_sectors = 0;      // of 32 bytes; global memory
     long long wavefronts = 0, ideal_wavefronts = 0;  // shared memory
-    // The first request with the most lanes, for the picture.
-    unsigned example_mask = 0, example_size = 0, example_warp = 0, example_block = 0;
+    // The first request with the most lanes, for the picture. starts: in shared memory, the first lane of each group
+    // that is served together.
+    unsigned example_mask = 0, example_size = 0, example_warp = 0, example_block = 0, example_starts = 0;
     Address example[warp_size] = {};
 };
 
@@ -229,14 +230,16 @@ class Replay {
         ++c.requests;
         c.lanes += count;
         c.bytes += bytes;
+        unsigned starts = 0;
         if (is_shared) {
-            count_wavefronts(c, kind, mask, addresses, size);
+            starts = count_wavefronts(c, kind, mask, addresses, size);
         } else {
             c.sectors += sectors;
             c.ideal_sectors += (bytes + 31) / 32;
         }
         if (count <= static_cast<unsigned>(__builtin_popcount(c.example_mask))) return;
         c.example_mask = mask, c.example_size = size, c.example_warp = warp_, c.example_block = block_;
+        c.example_starts = starts;
         std::copy(addresses, addresses + warp_size, c.example);
     }
 
@@ -244,8 +247,10 @@ class Replay {
     // Lanes that move 8 bytes are served by halves of a warp, those that move 16 by quarters. Two neighbouring halves
     // or quarters that load share wavefronts where neighbours agree. These rules were found by measuring: they give
     // what an H200 counts for each of the 312 patterns of loads and 312 of stores in tests/host_kernels/banks.cu.
-    static void count_wavefronts(Counts& c, Kind kind, unsigned mask, const Address* addresses, unsigned size) {
+    // Returns the lanes with which groups that are served together begin.
+    static unsigned count_wavefronts(Counts& c, Kind kind, unsigned mask, const Address* addresses, unsigned size) {
         const unsigned lanes = size <= 4 ? 32 : 128 / size;
+        unsigned starts = 0;
         for (unsigned first = 0; first < warp_size;) {
             unsigned together = lanes;
             if (kind == Kind::load && lanes < 32 && neighbours_agree(mask, addresses, first, first + 2 * lanes))
@@ -253,8 +258,10 @@ class Replay {
             const unsigned depth = deepest_bank(mask, addresses, first, first + together, size);
             c.wavefronts += depth;
             c.ideal_wavefronts += depth > 0;
+            starts |= 1u << first;
             first += together;
         }
+        return starts;
     }
     // Whether each lane has the address of the lane beside it, or each that of the lane two beside it; a lane that takes
     // no part agrees with any.

@@ -203,7 +203,9 @@ void check_item(const Array& a, size_t item, Address address, size_t size, unsig
     }
     for (Access& before : read) {
         race(a, address, size, node, kind, before, Kind::load);
-        if (before.block) before = {};
+        // What comes after this store and not after that read is reported as coming not after this store. An atomic's
+        // successors may be atomics, which are fine, so there the reads stay.
+        if (kind == Kind::store && before.block) before = {};
     }
     write = now;
 }

@@ -1,0 +1,96 @@
+"""`schedules`: the same launch with its threads in several orders; a right kernel gives the same result under each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from typing import Iterator, Sequence
+
+import torch
+
+from labkit import results
+from labkit.launching import Launch, prepare
+from labkit.operator import Operator
+
+VARIABLE = "LABKIT_HOST_ORDER"  # kernels/host/cuda_host_order.h reads it
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The first element that came out differently: of which output, at which index, what it was under which order."""
+
+    order: str
+    output: str
+    index: tuple[int, ...]
+    value: float
+    forward: float
+    elements: int
+
+    def __str__(self) -> str:
+        at = ", ".join(map(str, self.index))
+        return (f"{self.order}: {self.elements:,} elements of {self.output} differ, the first at [{at}]: {self.value:.9g}, and "
+                f"{self.forward:.9g} in forward order")
+
+
+def schedules(operator: Operator | str, version: int | None = None, mode: str | None = None,
+              size: int | Sequence[int] | None = None, dtype: torch.dtype | None = None,
+              inputs: Sequence[torch.Tensor] | None = None, seeds: int = 6) -> list[Difference]:
+    """Runs one launch on the CPU with its blocks and threads in other orders, and says where the results differ.
+
+    The arguments before `seeds` are those of `labkit.trace`. seeds: how many shuffled orders to try, beside forward and
+    reverse. In a shuffle the warps of a block, and the lanes of a warp, come in a new order after each barrier; a warp
+    stays together, since on a GPU its lanes are never far from each other.
+
+    CUDA promises no order, so a difference means that the result depends on luck: on a data race, or on the order of
+    atomic additions of floating-point numbers. No difference proves nothing; `labkit.trace` finds races whatever the
+    order. A thread gives way only where it waits, so no order is tried in which two threads take turns between barriers.
+    Outputs are compared bit by bit, and a launch that fails in one order raises RuntimeError, which names the order.
+
+    Returns the differences, one an order and output, in the order tried; [] for none. Prints them.
+    """
+    launch = prepare(operator, "host", version, mode, size, dtype, inputs)
+    expected = _run(launch, "forward")
+    found = []
+    for order in ("reverse", *map(str, range(1, seeds + 1))):
+        label = order if order == "reverse" else f"shuffle {order}"
+        for name, want, got in zip(launch.output_names, expected, _run(launch, order), strict=True):
+            differs = (_bytes(want) != _bytes(got)).any(1).view(want.shape)
+            if differs.any():
+                index = tuple(differs.nonzero()[0].tolist())
+                found.append(Difference(label, name, index, got[index].item(), want[index].item(), int(differs.sum())))
+    print(f"{launch.title}: " + ("the same result in forward, reverse and "
+                                 f"{seeds} shuffled orders" if not found else "the result depends on the order of threads"))
+    for difference in found:
+        print(f"  {difference}")
+    results.note("check", f"{launch.title}, orders of threads", f"{len(found)} of {seeds + 1} differ" if found else
+                 f"{seeds + 2} orders, one result")
+    return found
+
+
+def _run(launch: Launch, order: str) -> list[torch.Tensor]:
+    outputs = launch.new_outputs()
+    with _ordered(order):
+        try:
+            launch(launch.inputs, outputs)
+        except RuntimeError as error:
+            raise RuntimeError(f"schedules, order {order}: {error}") from None
+    return outputs
+
+
+def _bytes(t: torch.Tensor) -> torch.Tensor:
+    """A row of bytes for each element, so that a NaN equals itself."""
+    return t.contiguous().flatten().view(torch.uint8).view(t.numel(), t.element_size())
+
+
+@contextlib.contextmanager
+def _ordered(order: str) -> Iterator[None]:
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = order
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before

@@ -1,0 +1,295 @@
+"""The trace mode: counts against a slow model of their own and by hand; faults found at their line, mended ones not."""
+
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+
+import pytest
+import torch
+from host_build import KERNELS, LAUNCH_FAILURE, trace
+
+import labkit
+from labkit import results, tracing
+
+FAULTS = (KERNELS / "traced_faults.cu").read_text(encoding="utf-8").splitlines()
+
+
+def marked(name):
+    """The line of traced_faults.cu that ends in `// @name`."""
+    (number,) = [i for i, text in enumerate(FAULTS, 1) if text.endswith(f"// @{name}")]
+    return f"traced_faults.cu:{number}"
+
+
+# ---- faults: name -> (kind of finding, elements of y, n) ----
+
+KINDS = {
+    "barrier_before_read": ("race", 256, 0), "barrier_before_reuse": ("race", 256, 512),
+    "divergent_barrier": ("barrier not reached by all", 64, 0), "early_return": ("barrier not reached by all", 100, 100),
+    "past_the_end": ("access out of bounds", 1000, 1000), "tail_left_out": ("output left unwritten", 1001, 1001),
+    "warp_sum": ("race in a warp", 1, 0), "blocks_add": ("race between blocks", 1, 0),
+    "writes_twice": ("race in a warp", 1, 0), "misaligned": ("misaligned access", 4, 0),
+    "beyond_shared": ("access out of bounds", 32, 0), "beyond_dynamic": ("access out of bounds", 32, 0),
+    "reads_unwritten": ("read of what nothing has written yet", 32, 0),
+    "reads_output": ("read of what nothing has written yet", 32, 0), "writes_input": ("write to an input", 32, 0),
+    "far_away": ("access out of bounds", 32, 0), "null_pointer": ("access out of bounds", 32, 0),
+    "shuffle_is_no_barrier": ("race in a warp", 32, 0), "half_a_warp_waits": ("race in a warp", 32, 0),
+    "count_is_read_early": ("race", 1, 0), "last_block": ("race between blocks", 8, 0),
+    "two_barriers": ("launch failed", 64, 0),
+}
+# What comes with a fault: a thread that reads too early reads what nothing has written, a store too far on leaves a gap.
+COMPANIONS = {"read of what nothing has written yet", "output left unwritten", "race in a warp"}
+ENDS_THE_LAUNCH = {"misaligned", "far_away", "null_pointer", "two_barriers"}
+
+
+def run_fault(name, fixed):
+    _, elements, n = KINDS[name]
+    x = torch.arange(1024.0)
+    x[8] = 0  # last_block counts here
+    both = {"blocks_add": "y", "last_block": "x"}.get(name)
+    arrays = {"x": (x, "both" if both == "x" else "input"),
+              "y": (torch.zeros(elements), "both" if both == "y" else "output")}
+    return trace("traced_faults", f"run_{name}", arrays, n, fixed)
+
+
+def test_every_faulty_kernel_is_tried():
+    assert re.findall(r"^RUN\((\w+)", "\n".join(FAULTS), re.MULTILINE) == list(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_fault_is_found_at_its_line(name):
+    found, code, _ = run_fault(name, False)
+    kind, line = KINDS[name][0], marked(name)
+    right = [f for f in found.findings if f.kind == kind and line in (f.line, f.other_line)]
+    assert right and right[0].count > 0, found.findings
+    assert {f.kind for f in found.findings} <= {kind, *COMPANIONS}
+    assert code == (LAUNCH_FAILURE if name in ENDS_THE_LAUNCH else 0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_its_mended_twin_is_clean(name):
+    found, code, _ = run_fault(name, True)
+    assert found.findings == [] and code == 0
+
+
+@pytest.mark.parametrize("name, words", [
+    ("barrier_before_read", [r"race: thread \(127,0,0\) of block \(0,0,0\) reads 4 bytes at byte 512 of shared array `tile`",
+                             r"thread \(128,0,0\) of block \(0,0,0\) writes it at traced_faults.cu:\d+; no __syncthreads"]),
+    ("past_the_end", [r"thread \(232,0,0\) of block \(3,0,0\) writes y\[1000\], of 1000 elements"]),
+    ("tail_left_out", [r"y\[1000\], of 1001 elements"]),
+    ("early_return", [r"__syncthreads is reached by 100 of the block's 256 threads: thread \(100,0,0\)"]),
+    ("misaligned", [r"reads 16 bytes at x\[1\]"]),
+    ("writes_twice", [r"thread \(1,0,0\).*writes y\[0\].*thread \(0,0,0\).*writes it there as well"]),
+    ("beyond_shared", [r"thread \(31,0,0\).*writes 4 bytes at byte 128 of shared array `tile`, which has 128"]),
+    ("count_is_read_early", [r"thread \(0,0,0\).*reads .*`count`.*updates it"]),
+    ("null_pointer", [r"reads through a null pointer"]),
+    ("two_barriers", [r"wait at different barriers"]),
+])
+def test_findings_name_threads_and_addresses(name, words):
+    found, _, _ = run_fault(name, False)
+    texts = "\n".join(f.text for f in found.findings)
+    for pattern in words:
+        assert re.search(pattern, texts), texts
+
+
+def test_counts_of_findings_are_accesses_and_not_bytes():
+    found, _, _ = run_fault("barrier_before_read", False)
+    race, = [f for f in found.findings if f.kind == "race"]
+    assert race.count == 256  # one for each pair of a write and a read
+
+
+# ---- counts ----
+
+def accesses(name, arrays, *numbers):
+    found, code, left = trace("traced_counts", f"run_{name}", arrays, *numbers)
+    assert code == 0 and found.findings == []
+    return found, left
+
+
+def buffers(elements, dtype=torch.float32):
+    return {"x": (torch.arange(elements).to(dtype), "input"), "y": (torch.zeros(elements, dtype=dtype), "both")}
+
+
+@pytest.mark.parametrize("name, dtype", [("strided2", torch.int16), ("strided4", torch.float32), ("strided8", torch.float64)])
+@pytest.mark.parametrize("stride", [1, 2, 3, 8, 32])
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_sectors_of_strided_and_shifted_accesses(name, dtype, stride, first):
+    blocks, item = 3, dtype.itemsize
+    found, _ = accesses(name, buffers(64 * blocks * stride + first, dtype), blocks, stride, first)
+    sectors = ideal = 0
+    for warp in range(2 * blocks):
+        starts = [(first + (32 * warp + lane) * stride) * item for lane in range(32)]
+        sectors += len({byte // 32 for start in starts for byte in (start, start + item - 1)})
+        ideal += -(-32 * item // 32)
+    for does in ("reads", "writes"):
+        total = found.total(does)
+        assert (total.requests, total.lanes, total.bytes) == (2 * blocks, 64 * blocks, 64 * blocks * item)
+        assert (total.sectors, total.ideal_sectors) == (sectors, ideal)
+
+
+def test_a_tensor_that_is_a_view_keeps_its_alignment():
+    x = torch.zeros(65)[1:]
+    found, _ = accesses("strided4", {"x": (x, "input"), "y": (torch.zeros(64), "both")}, 1, 1, 0)
+    assert (found.total("reads").sectors, found.total("writes").sectors) == (10, 8)
+
+
+@pytest.mark.parametrize("n, radius", [(300, 3), (128, 1), (65, 16)])
+def test_lanes_that_leave_out_turns_of_a_loop_still_go_together(n, radius):
+    found, left = accesses("stencil", buffers(n), n, radius)
+    lanes = defaultdict(list)  # (warp, turn) -> elements read
+    for i in range(n):
+        for k in range(-radius, radius + 1):
+            if 0 <= i + k < n:
+                lanes[i // 32, k].append(i + k)
+    reads = found.total("reads")
+    assert reads.requests == len(lanes)
+    assert reads.sectors == sum(len({j // 8 for j in touched}) for touched in lanes.values())
+    x = torch.arange(n, dtype=torch.float64)
+    want = torch.tensor([x[max(i - radius, 0):i + radius + 1].sum() for i in range(n)])
+    torch.testing.assert_close(left["y"].double(), want)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_loops_of_different_lengths_with_accesses_in_some_turns(seed):
+    generator = torch.Generator().manual_seed(seed)
+    turns = torch.randint(0, 20, (128,), generator=generator, dtype=torch.int32)
+    loads = torch.randint(0, 2**20, (128,), generator=generator, dtype=torch.int32)
+    found, _ = accesses("data_dependent", {"turns": (turns, "input"), "loads": (loads, "input"), **buffers(200)}, 2)
+    made = [(i // 32, k, i + k) for i in range(128) for k in range(int(turns[i])) if int(loads[i]) >> k & 1]
+    requests = {(warp, k) for warp, k, _ in made}
+    sectors = {(warp, k, j // 8) for warp, k, j in made}
+    reads = found.total("reads")  # and one request a warp for each of turns[i] and loads[i], which need 4 sectors
+    looping = {i // 32 for i in range(128) if turns[i]}
+    assert reads.requests == len(requests) + 4 + len(looping)
+    assert reads.lanes == len(made) + 128 + int((turns > 0).sum())
+    partly = sum(len({i // 8 for i in range(32 * w, 32 * w + 32) if turns[i]}) for w in looping)
+    assert reads.sectors == len(sectors) + 16 + partly
+
+
+def test_a_function_called_from_two_sides_of_a_branch_is_two_requests():
+    found, _ = accesses("two_calls", buffers(32))
+    assert (found.total("reads").requests, found.total("reads").sectors) == (2, 8)
+    assert found.total("writes").requests == 1
+
+
+def test_a_vector_is_one_access_and_a_structure_several():
+    vectors, left = accesses("vectors", buffers(128))
+    assert {(t.requests, t.sectors, t.size) for t in (vectors.total("reads"), vectors.total("writes"))} == {(1, 16, 0)}
+    assert {a.size for a in vectors.accesses} == {16}
+    assert left["y"][:4].tolist() == [3, 2, 1, 0]
+    structures, _ = accesses("structures", buffers(96))
+    assert (structures.total("reads").requests, structures.total("reads").sectors) == (3, 36)
+
+
+@pytest.mark.parametrize("name, dtype, items, expected", [
+    # (items, wavefronts, ideal) of the strides 1, 2, 3, 4, 8, 16, 32, 33
+    ("shared2", torch.int16, 1, [(1, 1), (1, 1), (2, 1), (2, 1), (4, 1), (8, 1), (16, 1), (1, 1)]),
+    ("shared4", torch.float32, 1, [(1, 1), (2, 1), (1, 1), (4, 1), (8, 1), (16, 1), (32, 1), (1, 1)]),
+    ("shared8", torch.float64, 1, [(2, 2), (4, 2), (2, 2), (8, 2), (16, 2), (32, 2), (32, 2), (2, 2)]),
+    ("shared16", torch.float32, 4, [(4, 4), (8, 4), (4, 4), (16, 4), (32, 4), (32, 4), (32, 4), (4, 4)]),
+])
+def test_bank_conflicts_of_strides(name, dtype, items, expected):
+    for stride, (wavefronts, ideal) in zip((1, 2, 3, 4, 8, 16, 32, 33), expected):
+        found, _ = accesses(name, buffers(32 * 33 * items, dtype), stride)
+        reads = found.total("reads", shared=True)
+        assert (reads.requests, reads.wavefronts, reads.ideal_wavefronts) == (1, wavefronts, ideal), stride
+        assert reads.conflicts == wavefronts - ideal
+        writes = found.total("writes", shared=True)
+        assert writes.requests == 33 and writes.conflicts == 0
+
+
+def test_atomics_are_counted_apart():
+    bins = torch.randint(0, 8, (64,), dtype=torch.int32)
+    found, left = accesses("histogram", {"bins": (bins, "input"), "y": (torch.zeros(8, dtype=torch.int32), "both")})
+    shared, world = found.total("updates", shared=True), found.total("updates")
+    assert (shared.requests, shared.lanes, world.requests, world.lanes) == (2, 64, 1, 8)
+    assert torch.equal(left["y"], torch.bincount(bins, minlength=8).int())
+
+
+def test_one_launch_may_read_what_an_earlier_one_wrote():
+    found, _ = accesses("twice", buffers(128))
+    assert len(found.launches) == 2 and found.launches[0] == {"kernel": "strided", "grid": [1, 1, 1], "block": [64, 1, 1]}
+
+
+def test_the_same_twice_gives_the_same():
+    first, _ = accesses("stencil", buffers(300), 300, 3)
+    second, _ = accesses("stencil", buffers(300), 300, 3)
+    assert first.accesses == second.accesses
+
+
+# ---- labkit.trace ----
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
+    monkeypatch.setattr(results, "_session", results.Session(lab="04_fused_kernel"))
+    return results.session
+
+
+# (requests, sectors) of a warp's load, for 16-bit elements
+@pytest.mark.parametrize("version, requests, sectors", [(1, 128, 256), (2, 128, 256), (3, 128, 1024), (4, 16, 256),
+                                                        (5, 16, 256), (6, 16, 256), (7, 16, 256)])
+def test_every_version_of_gelu_moves_what_its_chapter_says(session, version, requests, sectors):
+    found = labkit.trace("gelu", version=version, size=4096, dtype=torch.bfloat16)
+    assert found.findings == []
+    for does in ("reads", "writes"):
+        assert (found.total(does).requests, found.total(does).sectors) == (requests, sectors)
+    x = torch.Generator().manual_seed(0)
+    given = (torch.randn(4096, generator=x, dtype=torch.float64) * 2.5).clamp(-8, 8).to(torch.bfloat16)
+    z = 0.7978845608028654 * (given.double() + 0.044715 * given.double() ** 3)
+    torch.testing.assert_close(found.outputs[0].double(), given.double() * torch.sigmoid(2 * z), rtol=2**-7, atol=2e-3)
+    assert f"gelu_v{version}_forward_trace" in session().tables
+
+
+def test_the_table_tells_line_source_and_share(session, capsys):
+    found = labkit.trace("gelu", version=3, mode="backward", size=4096, dtype=torch.bfloat16)
+    row = found.table()["rows"][0]
+    assert re.fullmatch(r"reads gelu\.cu:\d+", row["access"]) and "a.in[k][i]" in row["source"]
+    assert (row["requests"], row["sectors a request"], row["ideal"], row["useful, %"]) == (256, 8, 2, 25.0)
+    shown = capsys.readouterr().out
+    assert "gelu v3 backward, 4096 bfloat16: global memory" in shown and "No fault found." in shown
+    assert found.shared_table() is None
+
+
+def test_the_picture_shows_lanes_and_sectors(session, capsys):
+    found = labkit.trace("gelu", version=1, size=4096, dtype=torch.float32)
+    capsys.readouterr()
+    found.picture(does="reads")
+    shown = capsys.readouterr().out
+    assert "reads 32 × 4 bytes of `x`" in shown and "4 sectors of 32 bytes, 4 would hold them" in shown
+    assert "bytes 32 to 63: lanes 8–15" in shown
+    with pytest.raises(ValueError, match="no such access; this trace has reads gelu.cu"):
+        found.picture(line=1)
+
+
+def test_arguments_that_make_no_sense_are_refused(session):
+    with pytest.raises(ValueError, match="mode is 'sideways'; it has forward"):
+        labkit.trace("gelu", mode="sideways")
+    with pytest.raises(ValueError, match="version is 99; it has 1, 2"):
+        labkit.trace("gelu", version=99)
+    with pytest.raises(ValueError, match="1 inputs; backward takes 2: grad, x"):
+        labkit.trace("gelu", mode="backward", inputs=[torch.zeros(4)])
+    with pytest.raises(ValueError, match="either inputs, or size and dtype"):
+        labkit.trace("gelu", inputs=[torch.zeros(4)], size=4)
+    with pytest.raises(RuntimeError, match="gelu takes float16"):
+        labkit.trace("gelu", inputs=[torch.zeros(4, dtype=torch.int64)])
+
+
+def test_a_million_threads_are_traced_in_ten_seconds(session):
+    labkit.trace("gelu", version=7, size=8)  # builds it
+    for version, elements in ((1, 1 << 20), (7, 1 << 23)):
+        start = time.perf_counter()
+        found = labkit.trace("gelu", version=version, size=elements, dtype=torch.bfloat16)
+        seconds = time.perf_counter() - start
+        (launch,) = found.launches
+        assert launch["grid"][0] * launch["block"][0] == 1 << 20
+        assert seconds < 10, f"v{version}: {seconds:.1f} s"
+
+
+def test_without_gcc_it_says_what_to_install(session, monkeypatch, tmp_path):
+    monkeypatch.setattr("labkit.host._is_gcc", lambda compiler: False)
+    monkeypatch.setattr("labkit.build.BUILD_ROOT", tmp_path)
+    monkeypatch.setattr("labkit.build._loaded", {})
+    with pytest.raises(labkit.build.BuildError, match="tracing needs g\\+\\+"):
+        labkit.trace("gelu")
