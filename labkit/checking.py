@@ -46,8 +46,9 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     For every case and mode, inputs are drawn anew (seeded), and the operator runs twice: into outputs that the check
     made, filled with NaN between two guards of NaN, and through the form that returns new tensors. It fails where
     an output is further from the reference than `reference.tolerance` allows, was not written, where a guard or an
-    input was changed, or where the result is not laid out like the input. With float64 it also holds the gradients
-    against finite differences (torch.autograd.gradcheck and gradgradcheck).
+    input was changed, or where the result is not laid out like the last input; a result of another shape has to be
+    contiguous. With float64 it also holds the gradients against finite differences (torch.autograd.gradcheck and
+    gradgradcheck).
 
     Returns {version: {mode: Worst}}. Raises CheckFailed.
     """
@@ -58,7 +59,7 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     found = {version: {mode: Worst(0.0, 0.0) for mode in modes} for version in versions}
     for mode, dtype in itertools.product(modes, dtypes):
         for number, case in enumerate(reference.CASES):
-            given = _draw(reference, mode, dtype, operator.device, case, seed=number)
+            given = draw(reference, mode, dtype, operator.device, case, seed=number)
             for version in versions:
                 found[version][mode] = max(found[version][mode], _check_case(operator, version, given))
     for version in versions:
@@ -83,7 +84,7 @@ class _Given(NamedTuple):
     exact: tuple
 
 
-def _draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> _Given:
+def draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> _Given:
     names, out_names, function = reference.MODES[mode]
     generator = torch.Generator().manual_seed(seed)
     inputs = []
@@ -104,11 +105,12 @@ def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
     where = f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, {case}"
     untouched = [_bits(t).clone() for t in inputs]
     allowed = operator.reference.tolerance(dtype, version, mode)
+    models = [_model(inputs[-1], want) for want in exact]
 
     worst = Worst(0.0, 0.0)
     # Between guards first: a kernel that stores past the end must not do so in memory that is not the check's.
     if _is_flat(inputs[-1]):
-        buffers = [_guarded(inputs[-1], case) for _ in out_names]
+        buffers = [_guarded(model, case) for model in models]
         arguments = [*(_in_order_of(inputs[-1], t) for t in inputs), *(view for _, view in buffers)]
         getattr(operator.ops, f"{mode}_out")(*arguments, version)
         _check_untouched(where, names, inputs, untouched)
@@ -120,13 +122,18 @@ def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
     with _new_memory_is_nan():
         returned = getattr(operator.ops, mode)(*inputs, version)
     returned = (returned,) if torch.is_tensor(returned) else returned
-    for name, got, want in zip(out_names, returned, exact, strict=True):
+    for name, got, want, model in zip(out_names, returned, exact, models, strict=True):
         worst = max(worst, _compare(f"{where}: {name}", got, want, inputs, names, *allowed))
-        expected = torch.empty_like(inputs[-1]).stride()
+        expected = torch.empty_like(model).stride()
         if got.stride() != expected:
             raise CheckFailed(f"{where}: {name} has strides {got.stride()}, torch.empty_like gives {expected}")
     _check_untouched(where, names, inputs, untouched)
     return worst
+
+
+def _model(last: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """A tensor whose shape and layout an output must have: the last input, or a contiguous one of another shape."""
+    return last if exact.shape == last.shape else last.new_empty(exact.shape)
 
 
 def _check_untouched(where: str, names: tuple, inputs: list, untouched: list) -> None:
@@ -195,7 +202,8 @@ def _compare(what: str, got: torch.Tensor, exact: torch.Tensor, inputs: list, na
     if got.numel() == 0:
         return Worst(0.0, 0.0)
     allowed = ulps * spacing(exact, got.dtype) + absolute
-    share = (got.double() - exact).abs() / allowed
+    error = (got.double() - exact).abs()
+    share = torch.where(error == 0, 0.0, error / allowed)  # also where nothing is allowed
     share = torch.where(got.isnan(), torch.inf, share)
     if not bool((share <= 1).all()):
         raise CheckFailed(f"{what}: {_mismatches(got, exact, share, allowed, inputs, names)}")
@@ -208,9 +216,11 @@ def _mismatches(got: torch.Tensor, exact: torch.Tensor, share: torch.Tensor, all
     lines = [f"{len(wrong)} of {got.numel()} elements are wrong"]
     for index in wrong[:shown]:
         at = tuple(index.tolist())
-        given = ", ".join(f"{name} = {tensor[at].item():.9g}" for name, tensor in zip(names, inputs, strict=True))
-        lines.append(f"  at {list(at)}: {given}; got {got[at].item():.9g}, reference {exact[at].item():.9g}, "
-                     f"allowed error {allowed[at].item():.2g}")
+        # An input of another shape has no element that goes with this one.
+        given = ", ".join(f"{name} = {tensor[at].item():.9g}" for name, tensor in zip(names, inputs, strict=True)
+                          if tensor.shape == got.shape)
+        lines.append(f"  at {list(at)}: {given + '; ' if given else ''}got {got[at].item():.9g}, "
+                     f"reference {exact[at].item():.9g}, allowed error {allowed[at].item():.2g}")
     if len(wrong) > shown:
         last = wrong[-1].tolist()
         lines.append(f"  ... up to {last}")

@@ -95,9 +95,12 @@ def grid(table: dict) -> tuple[list[str], list[list[str]]]:
 def text_table(table: dict) -> str:
     """The record as plain text in columns."""
     heads, rows = grid(table)
-    widths = [max(map(len, column)) for column in zip(heads, *rows)]
-    return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
-                     for line in [heads, *rows])
+    columns = []
+    for head, *cells in zip(heads, *rows):
+        is_text = any(re.search("[a-zA-Z]", cell) for cell in cells) or not columns
+        width = max(map(len, [head, *cells]))
+        columns.append([cell.ljust(width) if is_text else cell.rjust(width) for cell in [head, *cells]])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
 def html_table(table: dict, caption: str) -> str:
@@ -114,11 +117,15 @@ def html_table(table: dict, caption: str) -> str:
 # -- figures ------------------------------------------------------------------------------------------------
 
 def figure(table: dict) -> str:
-    """The record drawn as SVG text: bars for "bench", lines for "curve". ValueError for the kind "table"."""
+    """The record drawn as SVG text: bars for "bench", lines for "curve", lanes for "request". ValueError for "table"."""
     if table["kind"] == "bench":
         return bars(table)
     if table["kind"] == "curve":
         return curves(table)
+    if table["kind"] == "request":
+        from labkit.trace_figure import lanes_svg  # which takes its colours from here
+
+        return lanes_svg(table)
     raise ValueError(f"a record of kind {table['kind']!r} is a table; it has no figure")
 
 

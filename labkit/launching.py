@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Sequence
@@ -9,8 +10,8 @@ from typing import Sequence
 import torch
 
 from labkit.build import load
-from labkit.checking import _draw as draw
-from labkit.operator import Operator
+from labkit.checking import draw
+from labkit.operator import Operator, kernels_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,8 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
             size: int | Sequence[int] | None, dtype: torch.dtype | None,
             inputs: Sequence[torch.Tensor] | None) -> Launch:
     """Builds the operator for `backend` and makes or takes its inputs; the arguments are those of `labkit.trace`."""
-    operator = load(operator if isinstance(operator, str) else operator.name, backend=backend)
+    with contextlib.nullcontext() if isinstance(operator, str) else kernels_of(operator.source.parents[1]):
+        operator = load(operator if isinstance(operator, str) else operator.name, backend=backend)
     reference, version = operator.reference, operator.latest if version is None else version
     mode = next(iter(reference.MODES)) if mode is None else mode
     if mode not in reference.MODES:

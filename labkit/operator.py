@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -19,6 +20,20 @@ from labkit import REPOSITORY
 def kernels() -> Path:
     """The folder that operators live in: kernels/ of the repository, or what LABKIT_KERNELS names (a copy to edit)."""
     return Path(os.environ.get("LABKIT_KERNELS") or REPOSITORY / "kernels")
+
+
+@contextlib.contextmanager
+def kernels_of(folder: Path) -> Iterator[None]:
+    """Within, operators come from another folder."""
+    before = os.environ.get("LABKIT_KERNELS")
+    os.environ["LABKIT_KERNELS"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LABKIT_KERNELS"]
+        else:
+            os.environ["LABKIT_KERNELS"] = before
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,8 @@ class Operator:
     def first_launch(self) -> None:
         """Runs the first mode of the latest version on one element and waits for it."""
         mode, (inputs, _, _) = next(iter(self.reference.MODES.items()))
-        tensors = [torch.ones(1, dtype=self.reference.DTYPES[0], device=self.device) for _ in inputs]
+        shape = [1] * len(self.reference.CASES[0]["shape"])  # an operator on matrices takes no vector
+        tensors = [torch.ones(shape, dtype=self.reference.DTYPES[0], device=self.device) for _ in inputs]
         getattr(self.ops, mode)(*tensors, self.latest)
         if self.device.type == "cuda":
             torch.cuda.synchronize()

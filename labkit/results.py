@@ -23,6 +23,7 @@ from labkit import REPOSITORY, machine, sources
 
 SCHEMA = REPOSITORY / "results" / "schema.json"
 BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
+EXACT = "Counted, not timed: the same on every machine"  # what `trace` finds
 NOTE_KINDS = ("check", "measured", "built", "exact")
 
 
@@ -51,7 +52,9 @@ class Recorded:
     table: dict
 
     def caption(self) -> str:
-        """Where and when it was measured: "Recorded on NVIDIA H200, driver 580.159, CUDA 13.0, ..."."""
+        """Where and when it was measured: "Recorded on NVIDIA H200, driver 580.159, CUDA 13.0, ..."; or EXACT."""
+        if self.table.get("exact") or self.table.get("kind") == "request":
+            return EXACT
         return f"Recorded on {conditions(self.gpu, self.run['versions'], self.run['date'])}"
 
 

@@ -16,40 +16,40 @@ MOST_ROWS = 10  # lines of memory in a picture; more would only repeat them
 LEFT, BYTE, ROW, TOP = 44, 2.6, 34, 6  # of the drawing, in pixels: margin, width of a byte, height of a line, margin
 
 
-def caption(access: Access) -> str:
-    """What the picture shows, in one sentence."""
-    lanes = sum(a is not None for a in access.example)
-    what = (f"warp {access.warp} of block {access.block} {access.does} {lanes} × {access.size} bytes of `{access.array}` at "
-            f"{access.line}")
+def record(access: Access) -> dict:
+    """The request of `access.example` as results/schema.json describes it, with what the picture shows as its title."""
+    example = [address for address in access.example if address is not None]
+    title = (f"Warp {access.warp} of block {access.block} {access.does} {len(example)} × {access.size} bytes of "
+             f"`{access.array}` at {access.line}")
+    found = {"kind": "request", "title": title, "shared": access.shared, "size": access.size, "starts": access.starts,
+             "example": list(access.example)}
     if access.shared:
-        rows = len(_wavefronts(access))
-        return f"{what}: {rows} wavefront{'s' * (rows != 1)}"
-    touched = {byte // SECTOR for a in access.example if a is not None for byte in (a, a + access.size - 1)}
-    fewest = -(-len({a + k for a in access.example if a is not None for k in range(access.size)}) // SECTOR)
-    return f"{what}: {len(touched)} sector{'s' * (len(touched) != 1)} of {SECTOR} bytes, {fewest} would hold them"
+        rows = len(_wavefronts(found))
+        return {**found, "title": f"{title}: {rows} wavefront{'s' * (rows != 1)}"}
+    touched = len(_sectors(found))
+    fewest = -(-len({address + k for address in example for k in range(access.size)}) // SECTOR)
+    return {**found, "title": f"{title}: {touched} sector{'s' * (touched != 1)} of {SECTOR} bytes, {fewest} would hold them"}
 
 
-def lanes_text(access: Access) -> str:
+def lanes_text(request: dict) -> str:
     """The picture in letters: a line a sector, or a wavefront, with its lanes."""
-    if access.shared:
+    if request["shared"]:
         rows = [f"  wavefront {k + 1}: " + ", ".join(f"bank {bank} lane{'s' * (len(lanes) > 1)} {ranges(lanes)}"
                                                      for bank, lanes in sorted(row.items()))
-                for k, row in enumerate(_wavefronts(access))]
+                for k, row in enumerate(_wavefronts(request))]
     else:
-        rows = [f"  bytes {sector * SECTOR:,} to {sector * SECTOR + SECTOR - 1:,}: lanes {ranges(lanes)}"
-                for sector, lanes in sorted(_sectors(access).items())]
-    more = [f"  and {len(rows) - 4 * MOST_ROWS} more"] if len(rows) > 4 * MOST_ROWS else []
-    return "\n".join([f"{caption(access)}.", *rows[:4 * MOST_ROWS], *more])
+        rows = [f"  bytes {sector * SECTOR:,} to {sector * SECTOR + SECTOR - 1:,}: lane{'s' * (len(lanes) > 1)} {ranges(lanes)}"
+                for sector, lanes in sorted(_sectors(request).items())]
+    return "\n".join([f"{request['title']}.", *rows])
 
 
-def lanes_figure(access: Access) -> str:
-    """The picture as HTML: an SVG in the colours of the page, and its caption."""
-    body, height = (_banks if access.shared else _lines)(access)
-    words = html.escape(caption(access))
-    width = LEFT + LINE * BYTE + 8
-    return (f'<figure><svg viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%;width:{1.5 * width:.0f}px" role="img" '
-            f'font-size="10.5" fill="currentColor" aria-label="{words}"><title>{words}</title>{body}</svg>'
-            f"<figcaption>{words}.</figcaption></figure>")
+def lanes_svg(request: dict) -> str:
+    """The picture as SVG, in the colours of the page around it."""
+    body, height = (_banks if request["shared"] else _lines)(request)
+    words, width = html.escape(request["title"], quote=True), LEFT + LINE * BYTE + 8
+    return (f'<svg class="results-figure" viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%" '
+            f'width="{1.5 * width:.0f}" role="img" font-size="10.5" fill="currentColor" aria-label="{words}">'
+            f"<title>{words}</title>{body}</svg>")
 
 
 def ranges(lanes: Iterable[int]) -> str:
@@ -63,18 +63,18 @@ def ranges(lanes: Iterable[int]) -> str:
     return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _sectors(access: Access) -> dict[int, list[int]]:
+def _sectors(request: dict) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for lane, address in enumerate(access.example):
+    for lane, address in enumerate(request["example"]):
         if address is not None:
-            for sector in range(address // SECTOR, (address + access.size - 1) // SECTOR + 1):
+            for sector in range(address // SECTOR, (address + request["size"] - 1) // SECTOR + 1):
                 found.setdefault(sector, []).append(lane)
     return found
 
 
-def _lines(access: Access) -> tuple[str, float]:
+def _lines(request: dict) -> tuple[str, float]:
     """Global memory, a row a line of 128 bytes: four sectors, those touched in colour, with the bytes that lanes want."""
-    sectors = _sectors(access)
+    sectors, size = _sectors(request), request["size"]
     lines = sorted({sector * SECTOR // LINE for sector in sectors})
     parts, y = [], TOP
     for line in lines[:MOST_ROWS]:
@@ -89,14 +89,14 @@ def _lines(access: Access) -> tuple[str, float]:
             if touched:
                 parts.append(f'<text x="{x + SECTOR * BYTE / 2:.1f}" y="{y + 7}" text-anchor="middle">'
                              f"{_fitting(ranges(sectors[sector]))}</text>")
-        for lane, address in enumerate(access.example):
-            if address is None or not line * LINE - access.size < address < (line + 1) * LINE:
+        for lane, address in enumerate(request["example"]):
+            if address is None or not line * LINE - size < address < (line + 1) * LINE:
                 continue
-            first, end = max(address, line * LINE), min(address + access.size, (line + 1) * LINE)
+            first, end = max(address, line * LINE), min(address + size, (line + 1) * LINE)
             parts.append(f'<rect x="{LEFT + (first % LINE) * BYTE + 0.3:.1f}" y="{y + 12}" '
                          f'width="{(end - first) * BYTE - 0.6:.1f}" height="14" fill="{BLUE}" '
                          f'fill-opacity="{0.95 if lane % 2 else 0.7}"><title>lane {lane}: bytes {address:,} to '
-                         f"{address + access.size - 1:,}</title></rect>")
+                         f"{address + size - 1:,}</title></rect>")
         y += ROW
     if len(lines) > MOST_ROWS:
         parts.append(f'<text x="{LEFT}" y="{y + 10}">and {len(lines) - MOST_ROWS} more lines of {LINE} bytes</text>')
@@ -109,26 +109,26 @@ def _fitting(text: str) -> str:
     return text if len(text) <= 17 else text[:text.rindex(",", 0, 15)] + ", …"
 
 
-def _wavefronts(access: Access) -> list[dict[int, list[int]]]:
+def _wavefronts(request: dict) -> list[dict[int, list[int]]]:
     """For each wavefront: which lanes each bank serves, {bank: lanes}."""
     rows: list[dict[int, list[int]]] = []
-    for start in [lane for lane in range(32) if access.starts >> lane & 1]:
-        later = [lane for lane in range(start + 1, 32) if access.starts >> lane & 1]
+    for start in [lane for lane in range(32) if request["starts"] >> lane & 1]:
+        later = [lane for lane in range(start + 1, 32) if request["starts"] >> lane & 1]
         words: dict[int, dict[int, list[int]]] = {}  # of this group: bank -> word -> lanes
         for lane in range(start, later[0] if later else 32):
-            if access.example[lane] is None:
+            if request["example"][lane] is None:
                 continue
-            last = (access.example[lane] + access.size - 1) // WORD
-            for word in range(access.example[lane] // WORD, last + 1):
+            last = (request["example"][lane] + request["size"] - 1) // WORD
+            for word in range(request["example"][lane] // WORD, last + 1):
                 words.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
         depth = max((len(of_bank) for of_bank in words.values()), default=0)
         rows += [{bank: list(of_bank.values())[k] for bank, of_bank in words.items() if k < len(of_bank)} for k in range(depth)]
     return rows
 
 
-def _banks(access: Access) -> tuple[str, float]:
+def _banks(request: dict) -> tuple[str, float]:
     """Shared memory, a row a wavefront: which of the 32 banks it keeps busy."""
-    rows = _wavefronts(access)
+    rows = _wavefronts(request)
     width, height = LINE * BYTE / BANKS, 11
     parts = [f'<text x="{LEFT + (bank + 0.5) * width:.1f}" y="{TOP + 8}" text-anchor="middle">{bank}</text>'
              for bank in range(0, BANKS, 4)]

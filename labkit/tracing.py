@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import html
 import json
 import subprocess
 from collections import defaultdict
@@ -17,12 +18,11 @@ from typing import Any, Sequence
 
 import torch
 
-from labkit import results
+from labkit import results, trace_figure
 from labkit.launching import prepare
 from labkit.operator import Operator
 from labkit.report import show_html, show_table
 from labkit.trace_findings import Finding, findings_of
-from labkit.trace_figure import lanes_figure, lanes_text
 
 _ROLES = {"input": 0, "output": 1, "both": 2}
 SECTOR = 32  # bytes; the unit that an L1 or L2 cache of an NVIDIA GPU fetches
@@ -77,10 +77,11 @@ class Access:
 class Trace:
     """What `labkit.trace` returns.
 
-    title: what was traced. launches: a dict a launch: kernel, grid, block. accesses: an `Access` a source line and kind.
+    name: what its tables are called in results/. title: what was traced. launches: a dict a launch: kernel, grid, block. accesses: an `Access` a source line and kind.
     findings: a `Finding` a fault; empty for a kernel in which none was seen. outputs: the output tensors.
     """
 
+    name: str
     title: str
     launches: list[dict]
     accesses: list[Access]
@@ -89,7 +90,7 @@ class Trace:
 
     def total(self, does: str, shared: bool = False) -> Access:
         """The sum over all lines that do so, such as total("reads")."""
-        total = Access("all", "", does, shared, "")
+        total = Access("", "", does, shared, "")
         for access in self.accesses:
             if (access.does, access.shared) == (does, shared):
                 total.add({**dataclasses.asdict(access), "example": ()})
@@ -98,9 +99,9 @@ class Trace:
     def table(self) -> dict | None:
         """Global memory as a record of kind "table", a row a source line; None where nothing is accessed."""
         rows = []
-        for access in self._with_totals(shared=False):
+        for label, access in self._labelled(shared=False):
             moved = SECTOR * access.sectors
-            rows.append({"access": f"{access.does} {access.line}", "requests": access.requests, "sectors": access.sectors,
+            rows.append({"access": label, "line": access.line, "requests": access.requests, "sectors": access.sectors,
                          "sectors a request": round(access.sectors / access.requests, 3),
                          "ideal": round(access.ideal_sectors / access.requests, 3), "bytes moved": moved,
                          "useful, %": round(100 * access.bytes / moved, 1), "source": access.source})
@@ -109,8 +110,8 @@ class Trace:
     def shared_table(self) -> dict | None:
         """Shared memory likewise; None for a kernel that uses none."""
         rows = []
-        for access in self._with_totals(shared=True):
-            rows.append({"access": f"{access.does} {access.line}", "requests": access.requests,
+        for label, access in self._labelled(shared=True):
+            rows.append({"access": label, "line": access.line, "requests": access.requests,
                          "wavefronts": access.wavefronts, "ideal": access.ideal_wavefronts,
                          "bank conflicts": access.conflicts,
                          "wavefronts a request": round(access.wavefronts / access.requests, 3), "source": access.source})
@@ -128,28 +129,33 @@ class Trace:
             have = ", ".join(f"{a.does} {a.line}" for a in self.accesses if a.shared == shared)
             raise ValueError(f"picture: no such access; this trace has {have or 'none of that memory'}")
         access = max(chosen, key=lambda a: (a.wavefronts if shared else a.sectors) / a.requests)
-        show_html(lambda: lanes_figure(access), lanes_text(access))
+        record = trace_figure.record(access)
+        results.add(f"{self.name}_{access.does}{'_shared' * shared}", record)
+        show_html(lambda: f"<figure>{trace_figure.lanes_svg(record)}<figcaption>{html.escape(record['title'])}.</figcaption>"
+                          "</figure>", trace_figure.lanes_text(record))
 
     def show(self) -> None:
         """Shows the tables and the findings."""
-        caption = "Counted, the same on every machine"
         for table in filter(None, (self.table(), self.shared_table())):
-            show_table(table, caption)
+            show_table(table, results.EXACT)
         if self.findings:
             print("\n".join(f"{finding.line}: {finding.text}" for finding in self.findings))
         else:
             print("No fault found.")
 
-    def _with_totals(self, shared: bool) -> list[Access]:
+    def _labelled(self, shared: bool) -> list[tuple[str, Access]]:
+        """Each line's access with a name, such as "reads" or, where several lines read, "reads, 102"; then their sums."""
         chosen = [access for access in self.accesses if access.shared == shared]
-        for does in ("reads", "writes"):
-            if sum(access.does == does for access in chosen) > 1:
-                chosen.append(self.total(does, shared))
-        return chosen
+        rows = []
+        for does in ("reads", "writes", "updates"):
+            lines = [access for access in chosen if access.does == does]
+            rows += [(does if len(lines) == 1 else f"{does}, {a.line.rpartition(':')[2]}", a) for a in lines]
+            rows += [(f"{does} in all", self.total(does, shared))] if len(lines) > 1 else []
+        return rows
 
 
 def _record(title: str, rows: list[dict]) -> dict | None:
-    return {"kind": "table", "title": title, "columns": list(rows[0]), "rows": rows} if rows else None
+    return {"kind": "table", "title": title, "exact": True, "columns": list(rows[0]), "rows": rows} if rows else None
 
 
 def trace(operator: Operator | str, version: int | None = None, mode: str | None = None,
@@ -187,19 +193,19 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
         launch(given, out)
     except RuntimeError as error:
         refused = error
-    found = recorder.finish(launch.title)
+    found = recorder.finish(f"{launch.operator.name}_v{launch.version}_{launch.mode}", launch.title)
     if refused and not (found.launches and found.findings):
         raise refused
     found.outputs = tuple(t.clone() for t in out)
-    _keep(f"{launch.operator.name}_v{launch.version}_{launch.mode}", found)
+    _keep(found)
     found.show()
     return found
 
 
-def _keep(name: str, found: Trace) -> None:
+def _keep(found: Trace) -> None:
     for suffix, table in (("trace", found.table()), ("trace_shared", found.shared_table())):
         if table:
-            results.add(f"{name}_{suffix}", table)
+            results.add(f"{found.name}_{suffix}", table)
     outcome = f"{len(found.findings)} findings" if found.findings else "no fault found"
     results.note("exact", found.title, f"{sum(a.requests for a in found.accesses)} requests traced, {outcome}")
 
@@ -232,7 +238,7 @@ class Recorder:
         flat = torch.frombuffer((ctypes.c_byte * (extent * item)).from_address(address), dtype=tensor.dtype)
         return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
-    def finish(self, title: str) -> Trace:
+    def finish(self, name: str, title: str) -> Trace:
         """What the launches since the beginning did."""
         raw = json.loads(self._calls.trace_end())
         lines = _Lines(self.library, self.source, raw)
@@ -243,7 +249,7 @@ class Recorder:
                                          Access(line, lines.text(line), counts["does"], bool(counts["shared"]), ""))
             access.add(counts)
         ordered = sorted(accesses.values(), key=lambda a: (a.line.rpartition(":")[0], int(a.line.rpartition(":")[2]), a.does))
-        return Trace(title, raw["launches"], ordered, findings_of(raw, lines.of, ordered))
+        return Trace(name, title, raw["launches"], ordered, findings_of(raw, lines.of, ordered))
 
 
 class _Lines:

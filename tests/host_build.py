@@ -77,4 +77,4 @@ def trace(name, function, arrays, *numbers):
     recorder = Recorder(built, KERNELS / f"{name}.cu")
     given = {label: recorder.array(tensor, label, role) for label, (tensor, role) in arrays.items()}
     code = call(getattr(ctypes.CDLL(str(built)), function), *given.values(), *numbers)
-    return recorder.finish(function), code, {label: tensor.clone() for label, tensor in given.items()}
+    return recorder.finish(function, function), code, {label: tensor.clone() for label, tensor in given.items()}

@@ -113,7 +113,7 @@ def test_a_kernel_that_the_host_backend_refuses_is_named_with_its_line(kernels):
 
 
 def test_unknown_names_and_versions_say_what_there_is():
-    with pytest.raises(FileNotFoundError, match="no operator 'relu'.*operators: gelu"):
+    with pytest.raises(FileNotFoundError, match="no operator 'relu'.*operators: .*gelu"):
         labkit.load("relu")
     with pytest.raises(ValueError, match="version is 99; gelu.cu lists 1, 2"):
         labkit.load("gelu", version=99)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import types
 
 import pytest
 import torch
@@ -91,3 +92,36 @@ def test_a_failure_names_place_input_and_both_values():
     assert "gelu v7 forward, float32, {'shape': (2, 3)}: y" in message
     assert "6 of 6 elements are wrong" in message
     assert "at [0, 0]: x = " in message and "got " in message and "reference " in message
+
+
+def stub(forward, allowed=(0.0, 0.0)):
+    """An operator whose `forward` should transpose, with a reference that allows (ulps, absolute)."""
+    def forward_out(x, y, version):
+        y.copy_(x.t())
+
+    reference = types.SimpleNamespace(
+        MODES={"forward": (("x",), ("y",), lambda x: (x.t(),))}, DTYPES=(torch.float32,), DIFFERENTIABLE=[],
+        CASES=[{"shape": (3, 5)}, {"shape": (4, 4), "layout": "offset"}], SPREAD=1.0, LARGEST=2.0,
+        tolerance=lambda dtype, version, mode: allowed)
+    return types.SimpleNamespace(name="stub", versions={1: "in torch"}, device=torch.device("cpu"), reference=reference,
+                                 ops=types.SimpleNamespace(forward=forward, forward_out=forward_out))
+
+
+def test_an_output_of_another_shape_has_to_be_contiguous():
+    labkit.check(stub(lambda x, version: x.t().contiguous()))
+    with pytest.raises(CheckFailed, match=r"y has strides \(1, 5\), torch.empty_like gives \(3, 1\)"):
+        labkit.check(stub(lambda x, version: x.t()))
+    with pytest.raises(CheckFailed, match=r"y has shape \(3, 5\), the reference \(5, 3\)"):
+        labkit.check(stub(lambda x, version: x.clone()))
+
+
+def test_where_nothing_is_allowed_one_ulp_is_too_much():
+    def next_number(x, version):
+        return torch.nextafter(x.t().contiguous(), torch.tensor(torch.inf))
+
+    with pytest.raises(CheckFailed) as failed:
+        labkit.check(stub(next_number))
+    message = str(failed.value)
+    # x has no element that goes with one of y, so none is shown.
+    assert "15 of 15 elements are wrong" in message and "at [0, 0]: got " in message and "allowed error 0" in message
+    assert labkit.check(stub(next_number, allowed=(1.0, 0.0)))[1]["forward"].share == 1.0

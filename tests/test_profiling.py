@@ -22,8 +22,8 @@ LAUNCH = {"instructions": 268435456, "issue": 51.5, "warps": 75.6, "memory": 29.
 
 def test_the_csv_of_ncu_is_read_launch_by_launch():
     other = {**LAUNCH, "instructions": 1}
-    assert profiling.read_csv(printed([LAUNCH, other])) == [LAUNCH, other]
-    assert profiling.read_csv("==ERROR== no permission\n") == []
+    assert profiling.read_csv(printed([LAUNCH, other]), profiling._METRICS) == [LAUNCH, other]
+    assert profiling.read_csv("==ERROR== no permission\n", profiling._METRICS) == []
 
 
 @pytest.fixture

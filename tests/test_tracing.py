@@ -245,7 +245,7 @@ def test_every_version_of_gelu_moves_what_its_chapter_says(session, version, req
 def test_the_table_tells_line_source_and_share(session, capsys):
     found = labkit.trace("gelu", version=3, mode="backward", size=4096, dtype=torch.bfloat16)
     row = found.table()["rows"][0]
-    assert re.fullmatch(r"reads gelu\.cu:\d+", row["access"]) and "a.in[k][i]" in row["source"]
+    assert row["access"] == "reads" and re.fullmatch(r"gelu\.cu:\d+", row["line"]) and "a.in[k][i]" in row["source"]
     assert (row["requests"], row["sectors a request"], row["ideal"], row["useful, %"]) == (256, 8, 2, 25.0)
     shown = capsys.readouterr().out
     assert "gelu v3 backward, 4096 bfloat16: global memory" in shown and "No fault found." in shown

@@ -39,11 +39,12 @@ void failed(const char* message);
 
 // While one lives, the scheduler runs, and not a kernel's thread.
 struct Pause {
+    const bool before = tracing && in_kernel;
     Pause() {
         if constexpr (tracing) in_kernel = false;
     }
     ~Pause() {
-        if constexpr (tracing) in_kernel = true;
+        if constexpr (tracing) in_kernel = before;
     }
 };
 

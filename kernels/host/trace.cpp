@@ -64,7 +64,7 @@ void block_ends() { replay(); }
 
 void thread_begins(unsigned thread) {
     context[thread] = last_node[thread] = 0;
-    in_kernel = true;
+    in_kernel = arena != 0;  // nothing is traced before trace_begin
 }
 
 void shared_array(const char* name, const unsigned char* address, size_t bytes) {

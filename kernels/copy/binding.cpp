@@ -1,0 +1,51 @@
+// torch.ops.NAMESPACE.*: checks, allocation, launch. Gradients and shapes under torch.compile are op.py's.
+//
+// NAMESPACE is a macro, a name for this very build, so that an edited kernel can be loaded beside the old one.
+#include "copy.h"
+#include "torch_op.h"
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using torch_op::Launch;
+
+static Element element_of(const Tensor& x) {
+    switch (x.scalar_type()) {
+        case ScalarType::Half: return Element::half;
+        case ScalarType::BFloat16: return Element::bfloat16;
+        case ScalarType::Float: return Element::float32;
+        case ScalarType::Double: return Element::float64;
+        default:
+            torch_op::fail({"copy: `x` is ", torch_op::dtype_of(x),
+                            "; copy takes float16, bfloat16, float32 and float64. Convert it with .to(dtype)."});
+    }
+}
+
+// Into an output that the caller made.
+static void forward_out(Tensor x, Tensor y, int64_t version) {
+    torch_op::check_device("copy", x, "x");
+    const Element element = element_of(x);
+    torch_op::check_layout("copy", y, "y", x, "x");
+    torch_op::check_overlap("copy", y, "y", x, "x");
+    const Launch launch(x);
+    launch.check("copy", copy_forward(element, version, x.data_ptr(), y.data_ptr(), x.numel(), launch.stream()));
+}
+
+// Into a new output, from an input of any layout; the result has the layout of torch.empty_like(x).
+static Tensor forward(Tensor x, int64_t version) {
+    torch_op::check_device("copy", x, "x");
+    const Tensor dense = torch_op::dense(x);
+    const Tensor y = torch::stable::empty_like(dense);
+    forward_out(dense, y, version);
+    return y;
+}
+
+OP_LIBRARY(NAMESPACE, m) {
+    m.def("forward(Tensor x, int version) -> Tensor");
+    m.def("forward_out(Tensor x, Tensor(a!) y, int version) -> ()");
+}
+
+// For every device, so that a tensor on the wrong one gets our message and not the dispatcher's.
+OP_LIBRARY_IMPL(NAMESPACE, CompositeExplicitAutograd, m) {
+    m.impl("forward", OP_BOX(forward));
+    m.impl("forward_out", OP_BOX(forward_out));
+}

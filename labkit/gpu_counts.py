@@ -1,0 +1,148 @@
+"""`agreement`: the counts of `trace` beside those of the GPU's own counters, kernel by kernel.
+
+Nsight Compute runs this module as a program of its own (`python -m labkit.gpu_counts CASES`), which launches each case
+once between cudaProfilerStart and cudaProfilerStop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from typing import Sequence
+
+import torch
+
+from labkit import machine, results
+from labkit.profiling import profile
+from labkit.report import show_table
+from labkit.tracing import Trace, trace
+
+# {what: (Nsight Compute's metrics, which add up to it; the same from a trace)}. The sums over all of shared memory hold
+# more than loads and stores: barriers, and something for each warp's start.
+_QUANTITIES = {
+    "load requests": (["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"], lambda t: t.total("reads").requests),
+    "load sectors": (["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"], lambda t: t.total("reads").sectors),
+    "store requests": (["l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"], lambda t: t.total("writes").requests),
+    "store sectors": (["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"], lambda t: t.total("writes").sectors),
+    "shared wavefronts": (["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+                           "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"],
+                          lambda t: t.total("reads", True).wavefronts + t.total("writes", True).wavefronts),
+    "bank conflicts": (["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+                        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"],
+                       lambda t: t.total("reads", True).conflicts + t.total("writes", True).conflicts),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One launch: a version of an operator, on inputs of `shape` that begin `offset` elements after an aligned address."""
+
+    operator: str
+    version: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    mode: str = "forward"
+    offset: int = 0
+
+    @property
+    def label(self) -> str:
+        mode = "" if self.mode == "forward" else f" {self.mode}"
+        view = f", from [{self.offset}] on" if self.offset else ""
+        return f"{self.operator} v{self.version}{mode}, {' × '.join(f'{n:,}' for n in self.shape)} {self.dtype}{view}"
+
+    def inputs(self, count: int, device: torch.device) -> list[torch.Tensor]:
+        elements = torch.Size(self.shape).numel()
+        generator = torch.Generator().manual_seed(0)
+        flat = [torch.randn(elements + self.offset, generator=generator).to(getattr(torch, self.dtype)) for _ in range(count)]
+        return [t.to(device)[self.offset:].view(self.shape) for t in flat]
+
+
+def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
+    """Traces each case on the CPU, counts it on the GPU, and shows both; keeps the table.
+
+    name: what the table is called in results/; a second one, <name>_summary, says for each quantity in how many kernels
+    the two agree. cases: what to launch. title: the table's head.
+
+    A cell holds one number where trace and GPU agree, and "trace / GPU" where they do not. Returns the rows. Without a
+    GPU, or where Nsight Compute cannot count, it says so, shows the recorded table and returns [].
+    """
+    why = "there is no GPU here"
+    if machine.backend() == "cuda":
+        try:
+            counted = _count(cases)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            why = f"Nsight Compute did not count: {error}"
+        else:
+            rows, summary = _compare(cases, [_traced(case) for case in cases], counted)
+            for key, head, table in ((name, title, rows), (f"{name}_summary", f"{title}: how often they agree", summary)):
+                record = {"kind": "table", "title": head, "columns": list(table[0]), "rows": table}
+                results.add(key, record)
+                show_table(record)
+            for row in summary:
+                results.note("measured", f"{row['count']}, trace and GPU", f"the same in {row['the same in']} of {row['of']} kernels")
+            return rows
+    for key in (name, f"{name}_summary"):
+        found = results.recorded(results.session().lab, key)
+        if found is None:
+            print(f"{title}: {why}, and nothing is recorded.")
+            return []
+        show_table(found.table, f"{found.caption()}; not counted on this machine: {why}")
+    return []
+
+
+def _traced(case: Case) -> Trace:
+    with contextlib.redirect_stdout(io.StringIO()):  # its tables, and what it builds
+        return trace(case.operator, case.version, case.mode, inputs=_inputs(case, torch.device("cpu")))
+
+
+def _inputs(case: Case, device: torch.device) -> list[torch.Tensor]:
+    from labkit.operator import python_part
+
+    names, _, _ = python_part(case.operator, "reference").MODES[case.mode]
+    return case.inputs(len(names), device)
+
+
+def _count(cases: Sequence[Case]) -> list[dict]:
+    given = json.dumps([dataclasses.asdict(case) for case in cases])
+    metrics = {metric: metric for names, _ in _QUANTITIES.values() for metric in names}
+    return profile(metrics, ["-m", "labkit.gpu_counts", given], len(cases))
+
+
+def _compare(cases: Sequence[Case], traces: Sequence[Trace], counted: Sequence[dict]) -> tuple[list[dict], list[dict]]:
+    rows, same = [], dict.fromkeys(_QUANTITIES, 0)
+    for case, traced, gpu in zip(cases, traces, counted, strict=True):
+        row = {"kernel": case.label}
+        for key, (metrics, of_trace) in _QUANTITIES.items():
+            here, there = of_trace(traced), int(sum(gpu[metric] for metric in metrics))
+            row[key] = f"{here:,}" if here == there else f"{here:,} / {there:,}"
+            same[key] += here == there
+        rows.append(row)
+    return rows, [{"count": key, "the same in": number, "of": len(cases)} for key, number in same.items()]
+
+
+def _launch(cases: Sequence[Case]) -> None:
+    from labkit.build import load
+    from labkit.launching import Launch
+
+    launches = []
+    for case in cases:
+        operator = load(case.operator)
+        names, _, function = operator.reference.MODES[case.mode]
+        inputs = case.inputs(len(names), operator.device)
+        shapes = [t.shape for t in function(*(t.double() for t in inputs))]
+        launch = Launch(operator, case.mode, case.version, inputs, shapes)
+        launches.append((launch, launch.new_outputs()))
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    for launch, outputs in launches:
+        launch(launch.inputs, outputs)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+if __name__ == "__main__":
+    _launch([Case(**{**case, "shape": tuple(case["shape"])}) for case in json.loads(sys.argv[1])])

@@ -1,0 +1,338 @@
+"""copy, transpose and row_sum: values on every case, autograd, what they refuse, and that wrong kernels are found.
+
+Runs on the backend of the machine, but for the wrong kernels, which run on the CPU: on a GPU one that faults would
+poison this process's CUDA context, and every test after it.
+"""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+import labkit
+from labkit import machine, operator
+from labkit.checking import CheckFailed
+from labkit.listing import source
+from labkit.operator import listed_versions, source_path
+
+NAMES = ["copy", "transpose", "row_sum"]
+MATRICES = ["transpose", "row_sum"]
+
+
+def reference(op, x):
+    return op.reference.MODES["forward"][2](x)[0]
+
+
+def output_of(op, x):
+    """A new tensor that the operator's forward_out may write."""
+    return torch.empty_like(reference(op, x), memory_format=torch.contiguous_format)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_version_matches_the_reference(name):
+    labkit.check(labkit.load(name))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name, dtype):
+    op = labkit.load(name)
+    x = torch.randn(5, 7, dtype=dtype, device=op.device).requires_grad_()
+    torch.library.opcheck(op.ops.forward.default, (x, op.latest))
+    torch.library.opcheck(op.ops.forward_out.default, (x.detach(), output_of(op, x.detach()), op.latest))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "expanded", "strided", "transposed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_any_layout(name, layout):
+    op = labkit.load(name)
+    x = torch.randn(33, 40, dtype=torch.float64, device=op.device).requires_grad_()
+    want = reference(op, x)
+    grad = torch.randn_like(want)
+    grad = {"contiguous": grad, "expanded": grad[:1].expand(want.shape), "transposed": grad.t().contiguous().t(),
+            "strided": torch.stack([grad, grad], dim=-1)[..., 0]}[layout]
+    for version in op.versions:
+        got, = torch.autograd.grad(op(x, version=version), x, grad)
+        assert torch.equal(got, torch.autograd.grad(reference(op, x), x, grad)[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_tensors_have_gradients(name):
+    op = labkit.load(name)
+    for shape in ((0, 3), (3, 0)):
+        x = torch.empty(shape, device=op.device, requires_grad=True)
+        y = op(x)
+        y.sum().backward()
+        assert torch.equal(y, reference(op, x)) and x.grad.shape == shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles_as_one_graph_with_changing_shapes(name):
+    torch._dynamo.reset()
+    op = labkit.load(name)
+    compiled = torch.compile(lambda x: op(x).square(), fullgraph=True, backend="aot_eager", dynamic=True)
+    for shape in ((4, 8), (5, 3), (1, 1)):
+        x = torch.randn(shape, dtype=torch.float64, device=op.device, requires_grad=True)
+        y, want = compiled(x), reference(op, x).square()
+        torch.testing.assert_close(y, want, rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x)[0] for out in (y, want)), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_user_would_run_instead_gives_the_same(name):
+    op = labkit.load(name)
+    x = torch.randn(70, 300, dtype=torch.float64, device=op.device)
+    assert op.rivals.forward()
+    for rival in op.rivals.forward().values():
+        torch.testing.assert_close(rival(x), op(x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_copy_keeps_every_bit():
+    copy = labkit.load("copy")
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32, device=copy.device).to(torch.int16)
+    for version in copy.versions:
+        for dtype in (torch.float16, torch.bfloat16):  # all numbers, infinities and kinds of NaN
+            assert torch.equal(copy(bits.view(dtype), version=version).view(torch.int16), bits)
+
+
+def test_lane_l_of_warp_w_copies_element_l_times_the_stride_plus_w(tmp_path, monkeypatch):
+    strides = {1: 1, 2: 2, 3: 8, 4: 32}
+    copy = edited(tmp_path, monkeypatch, "copy", None, "copy.cu", "y[i] = x[i];", "y[i] = to_element<T>(thread);")
+    for version, stride in strides.items():
+        y = copy(torch.zeros(4096), version=version).view(-1, 32, stride)  # of a group, a lane and a warp
+        group, lane, warp = (torch.arange(size) for size in y.shape)
+        assert torch.equal(y, (group[:, None, None] * stride * 32 + warp * 32 + lane[:, None]).float())
+    assert {v: int(text.split()[1].rstrip(":")) for v, text in copy.versions.items()} == strides
+
+
+@pytest.mark.parametrize("rows, cols", [(2_097_153, 1), (1, 2_097_153)])
+def test_matrices_with_more_tiles_down_or_across_than_a_grid_has_in_y(rows, cols):
+    transpose = labkit.load("transpose")
+    assert max(rows, cols) > 65535 * 32
+    x = torch.randn(rows, cols, device=transpose.device)
+    for version in (1, transpose.latest):
+        assert torch.equal(transpose(x, version=version), x.t())
+
+
+def test_a_sum_of_16_bit_numbers_is_rounded_once():
+    row_sum = labkit.load("row_sum")
+    for dtype in (torch.float16, torch.bfloat16):
+        # 1 is lost at 2048 in float16, at 256 in bfloat16; 4097 itself is a number of neither.
+        x = torch.ones(1, 4097, dtype=dtype, device=row_sum.device)
+        for version in row_sum.versions:
+            assert row_sum(x, version=version).item() == 4096
+    x = torch.full((1, 1000), 100.0, dtype=torch.float16, device=row_sum.device)
+    assert row_sum(x).item() == torch.inf and row_sum(torch.cat([x, -x], 1)).item() == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_more_elements_than_32_bits_count(name):
+    shape = (65_539, 32_771)
+    if torch.cuda.mem_get_info()[0] < 16 * 2**30:
+        pytest.skip("needs 16 GiB of free GPU memory")
+    op = labkit.load(name)
+    x = torch.zeros(shape, dtype=torch.float16, device="cuda")
+    x[::4001, ::11] = 1
+    for version in op.versions:
+        assert torch.equal(op(x, version=version), reference(op, x))
+
+
+# ---- what is refused, before anything is launched ----
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("name", NAMES)
+def test_other_dtypes_are_refused_by_name(name, dtype):
+    op = labkit.load(name)
+    with pytest.raises(RuntimeError, match=rf"{name}: `x` is .*; {name} takes float16.*\.to\(dtype\)"):
+        op(torch.ones(2, 3, device=op.device).to(dtype))
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_what_is_no_contiguous_matrix_is_refused_by_name(name):
+    op = labkit.load(name)
+    x = torch.arange(48.0, device=op.device).view(6, 8)
+    for other in (x[0], x[None], x[0, 0]):
+        with pytest.raises(RuntimeError, match=rf"{name}: `x` has shape \[.*two dimensions.*reshape\(rows, cols\)"):
+            op(other)
+    for view in (x.t(), x[:, ::2], x[::2], x[:1].expand(6, 8), x[:, :1]):
+        with pytest.raises(RuntimeError, match=rf"{name}: `x` is not contiguous. Pass x.contiguous\(\)"):
+            op(view)
+    for view in (x[1:4], x[:1], x[:0], x[::2][:1], x[:, :0], x[:, :1].contiguous().t()):  # strides that are never used
+        assert torch.equal(op(view), reference(op, view))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_version_that_is_not_there_is_refused(name):
+    op = labkit.load(name)
+    for n in (3, 0):
+        with pytest.raises(RuntimeError, match="no such version"):
+            op(torch.ones(n, n, device=op.device), version=op.latest + 1)
+
+
+@pytest.mark.parametrize("name, says", [
+    ("transpose", r"`y` must be contiguous, float32 of shape \[4, 3\].* it is .*x.new_empty\(4, 3\)"),
+    ("row_sum", r"`y` must be contiguous, float32 of shape \[3\].* it is .*x.new_empty\(3\)"),
+    ("copy", "`y` (must be dense|has shape|is float64)")])
+def test_outputs_of_another_kind_are_refused_by_name(name, says):
+    op = labkit.load(name)
+    x = torch.randn(3, 4, device=op.device)
+    y = output_of(op, x)
+    strided = torch.stack([y, y], dim=-1)[..., 0]
+    for wrong in (y.double(), y[:-1], y[None], strided):
+        with pytest.raises(RuntimeError, match=says):
+            op.ops.forward_out(x, wrong, op.latest)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_that_share_memory_are_refused(name):
+    op = labkit.load(name)
+    memory = torch.randn(50, device=op.device)
+    x = memory[:25].view(5, 5)
+    y = memory[1:26] if name != "row_sum" else memory[24:29]
+    with pytest.raises(RuntimeError, match="`y` shares memory with `x`"):
+        op.ops.forward_out(x, y.view(output_of(op, x).shape), op.latest)
+    in_place = x if name != "row_sum" else x[0]
+    if name == "copy":  # there each thread reads what it writes
+        before = x.clone()
+        op.ops.forward_out(x, in_place, op.latest)
+        assert torch.equal(x, before)
+    else:
+        with pytest.raises(RuntimeError, match="`y` shares memory with `x`"):
+            op.ops.forward_out(x, in_place, op.latest)
+
+
+def test_more_rows_than_a_grid_has_blocks_are_refused():
+    row_sum = labkit.load("row_sum")
+    with pytest.raises(RuntimeError, match="row_sum: `x` has 2147483648 rows; a grid has 2147483647 blocks"):
+        row_sum(torch.empty(2**31, 0, device=row_sum.device))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_tensors_and_forward_mode_are_refused(name):
+    op = labkit.load(name)
+    x = torch.eye(3, device=op.device)
+    with pytest.raises(RuntimeError, match=r"`x` is not strided.*x.to_dense\(\)"):
+        op(x.to_sparse())
+    with pytest.raises(NotImplementedError, match="only reverse mode"):
+        torch.func.jvp(op, (x,), (x,))
+
+
+# ---- the files themselves ----
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_lists_the_versions_that_the_file_has(name):
+    text = source_path(name).read_text()
+    listed = list(listed_versions(text))
+    assert listed == list(range(1, len(listed) + 1)) == list(labkit.load(name).versions)
+    assert [int(number) for number in re.findall(r"^    VERSION\((\d+)\)$", text, re.MULTILINE)] == listed
+    assert [int(number) for number in re.findall(r"^namespace v(\d+) {$", text, re.MULTILINE)] == listed
+    for version in listed:
+        assert source(name, version)
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name, access", [("copy", 1), ("transpose", 4)])
+def test_each_thread_loads_and_stores_as_often_as_the_file_says(name, access, tmp_path):
+    kernels = ptx(name, tmp_path)
+    assert len(kernels) == 4 * len(listed_versions(source_path(name).read_text()))
+    for kernel, text in kernels.items():
+        bits = "64" if re.search(r"I(?:Li\d+E)?dE", kernel) else "32" if re.search(r"I(?:Li\d+E)?fE", kernel) else "16"
+        assert re.findall(r"\bld\.global\S*?(\d+)\s", text) == [bits] * access, kernel
+        assert re.findall(r"\bst\.global\S*?(\d+)\s", text) == [bits] * access, kernel
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles_from_turing_to_blackwell_and_keeps_every_array_in_registers(name, tmp_path):
+    targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (75, 90, 120)]
+    done = nvcc(name, *targets, "-Xptxas=-v", "-c", "-o", tmp_path / "kernel.o")
+    assert "warning" not in done.stderr
+    used = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    assert used == [("0", "0", "0")] * (3 * 4 * len(listed_versions(source_path(name).read_text())))
+
+
+def nvcc(name, *flags):
+    from torch.utils.cpp_extension import COMMON_NVCC_FLAGS
+
+    done = subprocess.run([machine.find_nvcc(), "-std=c++20", *COMMON_NVCC_FLAGS, "-I", operator.kernels() / "include",
+                           *flags, source_path(name)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def ptx(name, folder):
+    """{mangled name: text} of the kernels of an operator."""
+    nvcc(name, "-arch=sm_90", "-ptx", "-o", folder / "kernel.ptx")
+    return dict(re.findall(r"\.entry (\w+)\((.*?)^}", (folder / "kernel.ptx").read_text(), re.MULTILINE | re.DOTALL))
+
+
+# ---- `labkit.check` must reject wrong kernels ----
+
+TO_Y = "tile[threadIdx.x][threadIdx.y + k]"
+# name: (operator, version, file, what stands there, what the mutant has instead, what the failure says). All of them
+# spare one element, the first launch that `load` makes.
+MUTANTS = {
+    "a grid for the elements, not for whole groups":
+        ("copy", 4, "copy.cu", "(groups * (APART * LANES) + THREADS - 1)", "(n + THREADS - 1)", "elements are wrong"),
+    "copies one element too many": ("copy", 3, "copy.cu", "if (i < n)", "if (i < n + (n > 1))", "wrote outside of y"),
+    "copies one element too few": ("copy", 1, "copy.cu", "if (i < n)", "if (i < n - (n > 1))", "elements are wrong"),
+    "float64 through float32": ("copy", 2, "copy.cu", "y[i] = x[i];", "y[i] = to_element<T>(float(to_compute(x[i])));",
+                                "float64.*elements are wrong"),
+    "ignores strides": ("copy", 1, "binding.cpp", "torch_op::dense(x)", "x", "must be dense"),
+    "skips the last partial tile across": ("transpose", 3, "transpose.cu", "across = divide_up(cols, TILE)",
+                                           "across = cols > TILE ? cols / TILE : 1", "elements are wrong"),
+    "skips the last partial tile down": ("transpose", 1, "transpose.cu", "down = divide_up(rows, TILE)",
+                                         "down = rows > TILE ? rows / TILE : 1", "elements are wrong"),
+    "no barrier": ("transpose", 2, "transpose.cu", "    __syncthreads();\n", "", "elements are wrong"),
+    "moves tiles and not what is in them": ("transpose", 2, "transpose.cu", TO_Y, "tile[threadIdx.y + k][threadIdx.x]",
+                                            "elements are wrong"),
+    "stores one row past the end": ("transpose", 1, "transpose.cu", "if (row + k < rows && col < cols) y[",
+                                    "if (row + k < rows + (rows > 1) && col < cols) y[",
+                                    "elements are wrong|wrote outside of y"),
+    "returns the shape of x": ("transpose", 3, "binding.cpp", "{x.size(1), x.size(0)}", "{x.size(0), x.size(1)}",
+                               r"y has shape \(0, 5\), the reference \(5, 0\)"),
+    "drops the tail": ("row_sum", 1, "row_sum.cu", "c < cols;", "c < (cols > 1 ? cols / THREADS * THREADS : cols);",
+                       "elements are wrong"),
+    "drops the last element of a long row": ("row_sum", 4, "row_sum.cu", "c < cols;", "c < cols - (cols > 512);",
+                                             "elements are wrong"),
+    "adds in the element's type": ("row_sum", 3, "row_sum.cu", "sum += to_compute(row[c]);",
+                                   "sum = to_compute(to_element<T>(sum + to_compute(row[c])));",
+                                   "float16.*elements are wrong"),
+    "float64 in float32": ("row_sum", 3, "row_sum.cu", "    compute_t<T> sum = 0;", "    float sum = 0;",
+                           "float64.*elements are wrong"),
+    "no barrier in the tree": ("row_sum", 2, "row_sum.cu", "part[index + s];\n        __syncthreads();",
+                               "part[index + s];", "elements are wrong"),
+    "forgets half of the warps": ("row_sum", 4, "row_sum.cu", "part[t] : 0, WARPS)", "part[t] : 0, WARPS / 2)",
+                                  "elements are wrong"),
+    "leaves out empty rows": ("row_sum", 4, "row_sum.cu", "if (rows == 0)", "if (rows == 0 || cols == 0)",
+                              "elements are wrong"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_rejected(mutant, tmp_path, monkeypatch):
+    name, version, file, there, instead, says = MUTANTS[mutant]
+    op = edited(tmp_path, monkeypatch, name, version, file, there, instead)
+    with pytest.raises((CheckFailed, RuntimeError), match=says):
+        labkit.check(op)
+
+
+def edited(tmp_path, monkeypatch, name, version, file, there, instead):
+    """The operator on the CPU, from a copy of kernels/ in which one place of `file` is replaced.
+
+    In the .cu file that is the first place from the version's namespace on, else the first of all.
+    """
+    kernels = tmp_path / "kernels"
+    shutil.copytree(operator.kernels(), kernels)
+    path = kernels / name / file
+    text = path.read_text()
+    place = text.find(there, max(text.find(f"namespace v{version} {{"), 0))
+    place = place if place >= 0 else text.find(there)
+    assert place >= 0, f"the edit does not fit {file} any more: it lacks {there!r}"
+    path.write_text(text[:place] + instead + text[place + len(there):])
+    monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
+    monkeypatch.setenv("LABKIT_BACKEND", "host")
+    return labkit.load(name, version=version)
