@@ -10,6 +10,7 @@
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     schedules(op)         its result with threads and blocks in other orders
     mutant(name, version, old, new)   an operator with a fault put into one version
+    plant(name, {...})    several such faults, and what finds each of them
     agreement(name, ...)  the counts of `trace` beside those of the hardware
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
@@ -23,9 +24,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
-         "traffic": "counting", "counters": "profiling", "trace": "tracing",
-         "schedules": "ordering", "mutant": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts", "start": "results", "record": "results",
-         "doctor": "doctor"}
+         "traffic": "counting", "counters": "profiling", "trace": "tracing", "schedules": "ordering",
+         "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
+         "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from typing import Sequence
@@ -54,8 +53,12 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
             size: int | Sequence[int] | None, dtype: torch.dtype | None,
             inputs: Sequence[torch.Tensor] | None) -> Launch:
     """Builds the operator for `backend` and makes or takes its inputs; the arguments are those of `labkit.trace`."""
-    with contextlib.nullcontext() if isinstance(operator, str) else kernels_of(operator.source.parents[1]):
-        operator = load(operator if isinstance(operator, str) else operator.name, backend=backend)
+    if isinstance(operator, str):
+        operator = load(operator, backend=backend)
+    else:  # the same source, and one version where it holds one
+        only = operator.latest if len(operator.versions) == 1 else None
+        with kernels_of(operator.source.parents[1]):
+            operator = load(operator.name, only, backend=backend)
     reference, version = operator.reference, operator.latest if version is None else version
     mode = next(iter(reference.MODES)) if mode is None else mode
     if mode not in reference.MODES:

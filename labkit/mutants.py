@@ -1,17 +1,37 @@
-"""`mutant`: an operator with one fault put into its kernel, to see what finds it."""
+"""`mutant`: an operator with one fault put into its kernel; `plant`: several of them, and what finds each."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
+import io
 import shutil
 
-from labkit import listing
+import torch
+
+from labkit import listing, results
 from labkit.build import BUILD_ROOT, load
+from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
+from labkit.ordering import differences
+from labkit.report import show_table
+from labkit.tracing import trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A fault to plant: `new` instead of `old` in one version of an operator, and the input shape that shows it."""
+
+    operator: str
+    version: int
+    old: str
+    new: str
+    size: tuple[int, ...]
 
 
 def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -> Operator:
-    """Builds a copy of an operator in which one version has `new` where `old` stood, and loads it.
+    """Builds a copy of an operator in which one version has `new` where `old` stood, and loads that version.
 
     name: a folder of kernels/. version: whose text is changed. old: a text that stands there exactly once. backend: as
     for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process.
@@ -29,4 +49,37 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -
         shutil.copytree(kernels() / part, folder / part, dirs_exist_ok=True)
     (folder / name / source.name).write_text(changed, encoding="utf-8")
     with kernels_of(folder):
-        return load(name, backend=backend)
+        return load(name, version, backend=backend)
+
+
+def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
+    """Plants each fault in its kernel and shows what `trace` and `schedules` make of it; keeps the table.
+
+    name: what the table is called in results/. faults: {what is wrong: Fault}. title: the table's head. All run in
+    float32. Returns the rows: the fault, what `trace` finds first, where, how many kinds of finding there are, and under
+    how many of the other orders of threads the result differs ("fails" where a launch does not end well).
+    """
+    rows = []
+    for what, fault in faults.items():
+        with contextlib.redirect_stdout(io.StringIO()):  # builds and tables
+            broken = mutant(fault.operator, fault.version, fault.old, fault.new)
+            found = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False).findings
+            differ = _orders(broken, fault)
+        first = found[0] if found else None
+        rows.append({"fault": what, "kernel": f"{fault.operator} v{fault.version}",
+                     "trace finds": str(first) if first else "nothing", "further findings": max(0, len(found) - 1),
+                     "orders that differ": differ})
+    table = {"kind": "table", "title": title, "exact": True, "columns": list(rows[0]), "rows": rows}
+    results.add(name, table)
+    results.note("exact", title, f"{sum(row['trace finds'] != 'nothing' for row in rows)} of {len(rows)} faults found")
+    show_table(table, results.EXACT)
+    return rows
+
+
+def _orders(broken: Operator, fault: Fault) -> str:
+    orders = 7  # reverse, and six shuffles
+    try:
+        launch = prepare(broken, "host", fault.version, None, fault.size, torch.float32, None)
+        return f"{len({difference.order for difference in differences(launch, orders - 1)})} of {orders}"
+    except RuntimeError:
+        return "fails"

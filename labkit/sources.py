@@ -1,7 +1,7 @@
 """What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
 
 A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells
-and, for every operator that they load by a literal name (`load("gelu")`), the files of kernels/<name>/ and of
+and, for every operator that they load or trace by a literal name (`load("gelu")`), the files of kernels/<name>/ and of
 kernels/include/. Comments and blank space are not counted: rewording a comment does not make figures stale.
 labkit and the host backend are not counted either, since a GPU's figures are not theirs.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from labkit import REPOSITORY
 
 LABEL = "sources"  # how the first output of a lab introduces the hash
-_LOAD = re.compile(r"""\bload\(\s*["'](\w+)["']""")
+_LOAD = re.compile(r"""\b(?:load|trace|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\w+|[^\w\s]""", re.DOTALL)

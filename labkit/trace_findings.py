@@ -20,9 +20,12 @@ class Finding:
     count: int
     other_line: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.line}: {self.text}"
+
 
 def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Sequence) -> list[Finding]:
-    """The findings of a trace: `raw` is what trace.cpp tells, `line_of` gives the line of a chain of calls."""
+    """The findings of a trace, races first, since other faults may follow from them: `raw` is what trace.cpp tells, `line_of` gives the line of a chain of calls."""
     races: dict[tuple, Finding] = {}
     found = []
     for fault in raw["findings"]:
@@ -49,7 +52,8 @@ def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Se
         writers = [a.line for a in accesses if a.does == "writes" and a.array == gap["array"] and not a.shared]
         found.append(Finding("output left unwritten", writers[0] if writers else line_of(()), _gap(gap), gap["items"]))
     found = [dataclasses.replace(f, text=f.text + _times(f)) for f in [*found, *races.values()]]
-    return sorted(found, key=lambda f: (f.line.rpartition(":")[0], int(f.line.rpartition(":")[2]), f.kind))
+    return sorted(found, key=lambda f: (not f.kind.startswith("race"), f.line.rpartition(":")[0],
+                                        int(f.line.rpartition(":")[2]), f.kind))
 
 
 def _race(fault: dict, line: str, other: str) -> Finding:
@@ -59,8 +63,10 @@ def _race(fault: dict, line: str, other: str) -> Finding:
         first, second = second, first
     missing = {"race": "no __syncthreads() lies between", "race in a warp": "no __syncwarp() lies between",
                "race between blocks": "nothing orders blocks; an atomic would"}[fault["kind"]]
-    where = f"at {second[2]}; {missing}" if first[2] != second[2] else "there as well; nothing orders the two"
-    text = f"{fault['kind']}: {first[0]} {first[1]} {_place(fault)}; {second[0]} {second[1]} it {where}"
+    where = f"at {second[2]}" if first[2] != second[2] else "there as well"
+    if first[1:] == second[1:]:
+        missing = "nothing orders the two"
+    text = f"{fault['kind']}: {first[0]} {first[1]} {_place(fault)}; {second[0]} {second[1]} it {where}; {missing}"
     return Finding(fault["kind"], first[2], text, fault["count"], second[2])
 
 

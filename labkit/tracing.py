@@ -139,7 +139,7 @@ class Trace:
         for table in filter(None, (self.table(), self.shared_table())):
             show_table(table, results.EXACT)
         if self.findings:
-            print("\n".join(f"{finding.line}: {finding.text}" for finding in self.findings))
+            print(*self.findings, sep="\n")
         else:
             print("No fault found.")
 
@@ -160,13 +160,15 @@ def _record(title: str, rows: list[dict]) -> dict | None:
 
 def trace(operator: Operator | str, version: int | None = None, mode: str | None = None,
           size: int | Sequence[int] | None = None, dtype: torch.dtype | None = None,
-          inputs: Sequence[torch.Tensor] | None = None) -> Trace:
+          inputs: Sequence[torch.Tensor] | None = None, name: str | None = None, show: bool = True) -> Trace:
     """Runs one launch of an operator on the CPU and reports each of its memory accesses; shows the tables and findings.
 
     operator: from `labkit.load`, or the name of a folder of kernels/. version: the latest unless given. mode: the first
     one of its reference, such as "forward", unless given. size: the shape of the inputs, which are then drawn (seeded
     normal numbers) in `dtype`; unless given, the reference's smallest case with 4096 elements. dtype: the reference's first unless given. inputs: the tensors
     themselves, instead of size and dtype; they are copied, and keep their strides and their offset from 512 bytes.
+    name: what its tables are called in results/, such as "copy_v1_forward" unless given.
+    show: whether tables and findings are shown, and kept for `record`; they are returned in any case.
 
     Counted for each source line: requests, which are warp instructions; the 32-byte sectors that they touch; bytes that
     some lane asked for against bytes moved; the wavefronts and bank conflicts of shared memory; atomics. Found, with
@@ -193,12 +195,13 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
         launch(given, out)
     except RuntimeError as error:
         refused = error
-    found = recorder.finish(f"{launch.operator.name}_v{launch.version}_{launch.mode}", launch.title)
+    found = recorder.finish(name or f"{launch.operator.name}_v{launch.version}_{launch.mode}", launch.title)
     if refused and not (found.launches and found.findings):
         raise refused
     found.outputs = tuple(t.clone() for t in out)
-    _keep(found)
-    found.show()
+    if show:
+        _keep(found)
+        found.show()
     return found
 
 
