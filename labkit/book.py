@@ -251,7 +251,8 @@ class ResultsTable(_ResultsDirective):
 
 
 def _row(cells: list[str]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell), classes=["words"] if figures.is_long(cell) else [])
+                           for cell in cells))
 
 
 class ResultsFigure(_ResultsDirective):

@@ -103,13 +103,21 @@ def text_table(table: dict) -> str:
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
+def is_long(cell: str) -> bool:
+    """Whether a cell holds words to be broken into lines, and no number or name."""
+    return len(cell) > 30
+
+
 def html_table(table: dict, caption: str) -> str:
     """The record as an HTML table with a caption."""
     import pandas
 
     heads, rows = grid(table)
     frame = pandas.DataFrame(rows, columns=heads)
-    body = frame.to_html(index=False, border=0, classes="results", justify="unset")
+    with pandas.option_context("display.max_colwidth", None):  # or long cells end in dots
+        body = frame.to_html(index=False, border=0, classes="results", justify="unset")
+    body = re.sub("<td>(.*?)</td>", lambda cell: f'<td class="words">{cell[1]}</td>' if is_long(html.unescape(cell[1]))
+                  else cell[0], body)
     top = f"<caption>{html.escape(title(table))}. {html.escape(caption)}.</caption>"
     return body.replace("<thead>", f"{top}<thead>", 1)
 

@@ -39,7 +39,10 @@ _QUANTITIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One launch: a version of an operator, on inputs of `shape` that begin `offset` elements after an aligned address."""
+    """One launch: a version of an operator, on inputs of `shape` that begin `offset` elements after an aligned address.
+
+    note: what sets it apart from another case of the same version and mode.
+    """
 
     operator: str
     version: int
@@ -47,12 +50,12 @@ class Case:
     dtype: str = "float32"
     mode: str = "forward"
     offset: int = 0
+    note: str = ""
 
     @property
     def label(self) -> str:
         mode = "" if self.mode == "forward" else f" {self.mode}"
-        view = f", from [{self.offset}] on" if self.offset else ""
-        return f"{self.operator} v{self.version}{mode}, {' × '.join(f'{n:,}' for n in self.shape)} {self.dtype}{view}"
+        return f"{self.operator} v{self.version}{mode}{f', {self.note}' if self.note else ''}"
 
     def inputs(self, count: int, device: torch.device) -> list[torch.Tensor]:
         elements = torch.Size(self.shape).numel()
@@ -62,13 +65,14 @@ class Case:
 
 
 def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
-    """Traces each case on the CPU, counts it on the GPU, and shows both; keeps the table.
+    """Traces each case on the CPU, counts it on the GPU, and shows both; keeps the tables.
 
-    name: what the table is called in results/; a second one, <name>_summary, says for each quantity in how many kernels
-    the two agree. cases: what to launch. title: the table's head.
+    name: what the table of global memory is called in results/; <name>_shared has the kernels that use shared memory,
+    <name>_summary says for each count in how many kernels the two agree. cases: what to launch; their labels must
+    differ. title: the tables' head.
 
-    A cell holds one number where trace and GPU agree, and "trace / GPU" where they do not. Returns the rows. Without a
-    GPU, or where Nsight Compute cannot count, it says so, shows the recorded table and returns [].
+    A cell holds one number where trace and GPU agree, and "trace / GPU" where they do not. Returns the summary's rows.
+    Without a GPU, or where Nsight Compute cannot count, it says so, shows the recorded tables and returns [].
     """
     why = "there is no GPU here"
     if machine.backend() == "cuda":
@@ -77,15 +81,16 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             why = f"Nsight Compute did not count: {error}"
         else:
-            rows, summary = _compare(cases, [_traced(case) for case in cases], counted)
-            for key, head, table in ((name, title, rows), (f"{name}_summary", f"{title}: how often they agree", summary)):
-                record = {"kind": "table", "title": head, "columns": list(table[0]), "rows": table}
-                results.add(key, record)
-                show_table(record)
+            compared = [_compare(case, _traced(case), gpu) for case, gpu in zip(cases, counted, strict=True)]
+            tables = _tables(name, title, compared)
+            for key, table in tables.items():
+                results.add(key, table)
+                show_table(table)
+            summary = tables[f"{name}_summary"]["rows"]
             for row in summary:
                 results.note("measured", f"{row['count']}, trace and GPU", f"the same in {row['the same in']} of {row['of']} kernels")
-            return rows
-    for key in (name, f"{name}_summary"):
+            return summary
+    for key in (name, f"{name}_shared", f"{name}_summary"):
         found = results.recorded(results.session().lab, key)
         if found is None:
             print(f"{title}: {why}, and nothing is recorded.")
@@ -112,16 +117,31 @@ def _count(cases: Sequence[Case]) -> list[dict]:
     return profile(metrics, ["-m", "labkit.gpu_counts", given], len(cases))
 
 
-def _compare(cases: Sequence[Case], traces: Sequence[Trace], counted: Sequence[dict]) -> tuple[list[dict], list[dict]]:
-    rows, same = [], dict.fromkeys(_QUANTITIES, 0)
-    for case, traced, gpu in zip(cases, traces, counted, strict=True):
-        row = {"kernel": case.label}
-        for key, (metrics, of_trace) in _QUANTITIES.items():
-            here, there = of_trace(traced), int(sum(gpu[metric] for metric in metrics))
-            row[key] = f"{here:,}" if here == there else f"{here:,} / {there:,}"
-            same[key] += here == there
-        rows.append(row)
-    return rows, [{"count": key, "the same in": number, "of": len(cases)} for key, number in same.items()]
+def _compare(case: Case, traced: Trace, gpu: dict) -> dict:
+    """A row: the kernel, its input, and for each quantity (the trace's count, the GPU's)."""
+    row = {"kernel": case.label, "input": f"{' × '.join(f'{n:,}' for n in case.shape)} {case.dtype}"}
+    for key, (metrics, of_trace) in _QUANTITIES.items():
+        row[key] = (of_trace(traced), int(sum(gpu[metric] for metric in metrics)))
+    return row
+
+
+def _tables(name: str, title: str, compared: Sequence[dict]) -> dict[str, dict]:
+    shared = [key for key in _QUANTITIES if key in ("shared wavefronts", "bank conflicts")]
+    tables, summary = {}, []
+    for suffix, what, keys in (("", "global memory", [key for key in _QUANTITIES if key not in shared]),
+                               ("_shared", "shared memory", shared)):
+        rows = [row for row in compared if any(row[keys[0]])]
+        shown = [{"kernel": row["kernel"], "input": row["input"],
+                  **{key: f"{row[key][0]:,}" if row[key][0] == row[key][1] else f"{row[key][0]:,} / {row[key][1]:,}" for key in keys}}
+                 for row in rows]
+        tables[name + suffix] = _record(f"{title}: {what}", shown)
+        summary += [{"count": key, "the same in": sum(row[key][0] == row[key][1] for row in rows), "of": len(rows)} for key in keys]
+    tables[f"{name}_summary"] = _record(f"{title}: in how many kernels they agree", summary)
+    return tables
+
+
+def _record(title: str, rows: list[dict]) -> dict:
+    return {"kind": "table", "title": title, "columns": list(rows[0]) if rows else ["kernel"], "rows": rows}
 
 
 def _launch(cases: Sequence[Case]) -> None:

@@ -55,24 +55,28 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -
 def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     """Plants each fault in its kernel and shows what `trace` and `schedules` make of it; keeps the table.
 
-    name: what the table is called in results/. faults: {what is wrong: Fault}. title: the table's head. All run in
-    float32. Returns the rows: the fault, what `trace` finds first, where, how many kinds of finding there are, and under
+    name: what the table is called in results/; <name>_words has the first finding of each in words. faults: {what is
+    wrong: Fault}. title: the table's head. All run in float32.
+
+    Returns the rows: the fault, the kernel, what `trace` finds first and at which line, how many findings more, and under
     how many of the other orders of threads the result differs ("fails" where a launch does not end well).
     """
-    rows = []
+    rows, words = [], []
     for what, fault in faults.items():
-        with contextlib.redirect_stdout(io.StringIO()):  # builds and tables
+        with contextlib.redirect_stdout(io.StringIO()):  # what it builds
             broken = mutant(fault.operator, fault.version, fault.old, fault.new)
             found = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False).findings
             differ = _orders(broken, fault)
         first = found[0] if found else None
         rows.append({"fault": what, "kernel": f"{fault.operator} v{fault.version}",
-                     "trace finds": str(first) if first else "nothing", "further findings": max(0, len(found) - 1),
-                     "orders that differ": differ})
-    table = {"kind": "table", "title": title, "exact": True, "columns": list(rows[0]), "rows": rows}
-    results.add(name, table)
-    results.note("exact", title, f"{sum(row['trace finds'] != 'nothing' for row in rows)} of {len(rows)} faults found")
-    show_table(table, results.EXACT)
+                     "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
+                     "and more": max(0, len(found) - 1), "orders that differ": differ})
+        words.append({"fault": what, "in words": str(first) if first else "nothing"})
+    for key, head, table in ((name, title, rows), (f"{name}_words", f"{title}, in words", words)):
+        record = {"kind": "table", "title": head, "exact": True, "columns": list(table[0]), "rows": table}
+        results.add(key, record)
+        show_table(record, results.EXACT)
+    results.note("exact", title, f"{sum(row['at'] is not None for row in rows)} of {len(rows)} faults found")
     return rows
 
 

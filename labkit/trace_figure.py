@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SECTOR, LINE = 32, 128  # bytes
 BANKS, WORD = 32, 4  # of shared memory; bytes of a bank
-MOST_ROWS = 10  # lines of memory in a picture; more would only repeat them
+MOST_ROWS = 8  # lines or wavefronts in a picture; more would only repeat them
 LEFT, BYTE, ROW, TOP = 44, 2.6, 34, 6  # of the drawing, in pixels: margin, width of a byte, height of a line, margin
 
 
@@ -20,7 +20,7 @@ def record(access: Access) -> dict:
     """The request of `access.example` as results/schema.json describes it, with what the picture shows as its title."""
     example = [address for address in access.example if address is not None]
     title = (f"Warp {access.warp} of block {access.block} {access.does} {len(example)} × {access.size} bytes of "
-             f"`{access.array}` at {access.line}")
+             f"{access.array} at {access.line}")
     found = {"kind": "request", "title": title, "shared": access.shared, "size": access.size, "starts": access.starts,
              "example": list(access.example)}
     if access.shared:
@@ -134,14 +134,17 @@ def _banks(request: dict) -> tuple[str, float]:
              for bank in range(0, BANKS, 4)]
     parts.append(f'<text x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">bank</text>')
     y = TOP + 14
-    for k, row in enumerate(rows):
-        if k in (0, len(rows) - 1):
-            parts.append(f'<text x="{LEFT - 6}" y="{y + 8}" text-anchor="end">{k + 1}.</text>')
+    for k, row in enumerate(rows[:MOST_ROWS]):
+        if k in (0, min(len(rows), MOST_ROWS) - 1):
+            parts.append(f'<text x="{LEFT - 6}" y="{y + 9}" text-anchor="end">{k + 1}</text>')
         for bank in range(BANKS):
             lanes = row.get(bank)
             parts.append(f'<rect x="{LEFT + bank * width + 0.5:.1f}" y="{y + 0.5:.1f}" width="{width - 1:.1f}" '
                          f'height="{height - 1}" fill="{BLUE if lanes else "none"}" stroke="{GREY}" stroke-width="0.4">'
                          + (f"<title>bank {bank}: lanes {ranges(lanes)}</title>" if lanes else "") + "</rect>")
         y += height
+    if len(rows) > MOST_ROWS:
+        parts.append(f'<text x="{LEFT}" y="{y + 12}">and {len(rows) - MOST_ROWS} more wavefronts</text>')
+        y += 14
     parts.append(f'<text x="{LEFT}" y="{y + 12}">a row: one wavefront; blue: banks that serve a lane in it</text>')
     return "".join(parts), y + 18

@@ -25,7 +25,7 @@ class Finding:
 
 
 def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Sequence) -> list[Finding]:
-    """The findings of a trace, races first, since other faults may follow from them: `raw` is what trace.cpp tells, `line_of` gives the line of a chain of calls."""
+    """The findings of a trace, barriers and races first, since other faults may follow from them: `raw` is what trace.cpp tells, `line_of` gives the line of a chain of calls."""
     races: dict[tuple, Finding] = {}
     found = []
     for fault in raw["findings"]:
@@ -52,7 +52,8 @@ def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Se
         writers = [a.line for a in accesses if a.does == "writes" and a.array == gap["array"] and not a.shared]
         found.append(Finding("output left unwritten", writers[0] if writers else line_of(()), _gap(gap), gap["items"]))
     found = [dataclasses.replace(f, text=f.text + _times(f)) for f in [*found, *races.values()]]
-    return sorted(found, key=lambda f: (not f.kind.startswith("race"), f.line.rpartition(":")[0],
+    rank = {"launch failed": 0, "barrier not reached by all": 0, "race": 1, "race in a warp": 1, "race between blocks": 1}
+    return sorted(found, key=lambda f: (rank.get(f.kind, 2), f.line.rpartition(":")[0],
                                         int(f.line.rpartition(":")[2]), f.kind))
 
 

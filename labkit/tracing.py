@@ -60,6 +60,11 @@ class Access:
     example: Sequence[int | None] = ()
 
     @property
+    def place(self) -> str:
+        """The line's number and text, such as "93: y[i] = x[i];"."""
+        return f"{self.line.rpartition(':')[2]}: {self.source}" if self.source else self.line
+
+    @property
     def conflicts(self) -> int:
         """Bank conflicts: wavefronts beyond the fewest."""
         return self.wavefronts - self.ideal_wavefronts
@@ -101,21 +106,20 @@ class Trace:
         rows = []
         for label, access in self._labelled(shared=False):
             moved = SECTOR * access.sectors
-            rows.append({"access": label, "line": access.line, "requests": access.requests, "sectors": access.sectors,
-                         "sectors a request": round(access.sectors / access.requests, 3),
+            rows.append({"access": label, "line": access.place, "requests": access.requests, "sectors": access.sectors,
+                         "a request": round(access.sectors / access.requests, 3),
                          "ideal": round(access.ideal_sectors / access.requests, 3), "bytes moved": moved,
-                         "useful, %": round(100 * access.bytes / moved, 1), "source": access.source})
-        return _record(f"{self.title}: global memory", rows)
+                         "useful, %": round(100 * access.bytes / moved, 1)})
+        return _record(f"{self.title}: sectors of global memory", rows)
 
     def shared_table(self) -> dict | None:
         """Shared memory likewise; None for a kernel that uses none."""
         rows = []
         for label, access in self._labelled(shared=True):
-            rows.append({"access": label, "line": access.line, "requests": access.requests,
-                         "wavefronts": access.wavefronts, "ideal": access.ideal_wavefronts,
-                         "bank conflicts": access.conflicts,
-                         "wavefronts a request": round(access.wavefronts / access.requests, 3), "source": access.source})
-        return _record(f"{self.title}: shared memory", rows)
+            rows.append({"access": label, "line": access.place, "requests": access.requests,
+                         "wavefronts": access.wavefronts, "a request": round(access.wavefronts / access.requests, 3),
+                         "ideal": round(access.ideal_wavefronts / access.requests, 3), "bank conflicts": access.conflicts})
+        return _record(f"{self.title}: wavefronts of shared memory", rows)
 
     def picture(self, line: int | None = None, does: str | None = None, shared: bool = False) -> None:
         """Shows one request of a warp: its 32 lanes against the 32-byte sectors they touch, or the banks.
