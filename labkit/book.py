@@ -232,8 +232,9 @@ class ResultsTable(_ResultsDirective):
             raise self.error(f"{self.name}: {self.arguments[0]}: {problem}") from problem
         table = nodes.table("", nodes.title("", self.caption(found)), classes=["results"])
         group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in heads), cols=len(heads))
-        group += nodes.thead("", _row(heads))
-        group += nodes.tbody("", *map(_row, rows))
+        kinds = figures.column_kinds(heads, rows)
+        group += nodes.thead("", _row(heads, kinds))
+        group += nodes.tbody("", *(_row(row, kinds) for row in rows))
         table += group
         self.set_source_info(table)
         self.add_name(table)
@@ -250,9 +251,8 @@ class ResultsTable(_ResultsDirective):
         return {**record, "rows": [rows[name] for name in wanted]}
 
 
-def _row(cells: list[str]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell), classes=["words"] if figures.is_long(cell) else [])
-                           for cell in cells))
+def _row(cells: list[str], kinds: list[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell), classes=[kind]) for cell, kind in zip(cells, kinds)))
 
 
 class ResultsFigure(_ResultsDirective):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 import re
 
 # Okabe and Ito's palette, which colour-blind readers tell apart as well.
@@ -92,20 +93,28 @@ def grid(table: dict) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
+def column_kinds(heads: list[str], rows: list[list[str]]) -> list[str]:
+    """What each column holds: "number", "name", "code" (a source line with its number), or "words", which may be broken
+    into lines. The first names the row.
+    """
+    def kind(cells: list[str]) -> str:
+        if any(re.match(r"\d+: ", cell) for cell in cells):
+            return "code"
+        if any(len(cell) > 30 for cell in cells):
+            return "words"
+        return "name" if any(re.search("[a-zA-Z]{3}", cell) for cell in cells) else "number"
+
+    return ["name", *(kind(list(cells)) for cells in list(zip(*rows))[1:])] if rows else ["name" for _ in heads]
+
+
 def text_table(table: dict) -> str:
     """The record as plain text in columns."""
     heads, rows = grid(table)
     columns = []
-    for head, *cells in zip(heads, *rows):
-        is_text = any(re.search("[a-zA-Z]", cell) for cell in cells) or not columns
-        width = max(map(len, [head, *cells]))
-        columns.append([cell.ljust(width) if is_text else cell.rjust(width) for cell in [head, *cells]])
+    for kind, *cells in zip(column_kinds(heads, rows), heads, *rows):
+        width = max(map(len, cells))
+        columns.append([cell.rjust(width) if kind == "number" else cell.ljust(width) for cell in cells])
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
-
-
-def is_long(cell: str) -> bool:
-    """Whether a cell holds words to be broken into lines, and no number or name."""
-    return len(cell) > 30
 
 
 def html_table(table: dict, caption: str) -> str:
@@ -116,8 +125,8 @@ def html_table(table: dict, caption: str) -> str:
     frame = pandas.DataFrame(rows, columns=heads)
     with pandas.option_context("display.max_colwidth", None):  # or long cells end in dots
         body = frame.to_html(index=False, border=0, classes="results", justify="unset")
-    body = re.sub("<td>(.*?)</td>", lambda cell: f'<td class="words">{cell[1]}</td>' if is_long(html.unescape(cell[1]))
-                  else cell[0], body)
+    kinds = itertools.cycle(column_kinds(heads, rows))  # pandas writes row after row, the heads first
+    body = re.sub("<(t[hd])>", lambda cell: f'<{cell[1]} class="{next(kinds)}">', body)
     top = f"<caption>{html.escape(title(table))}. {html.escape(caption)}.</caption>"
     return body.replace("<thead>", f"{top}<thead>", 1)
 

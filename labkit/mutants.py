@@ -58,7 +58,7 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     name: what the table is called in results/; <name>_words has the first finding of each in words. faults: {what is
     wrong: Fault}. title: the table's head. All run in float32.
 
-    Returns the rows: the fault, the kernel, what `trace` finds first and at which line, how many findings more, and under
+    Returns the rows: the fault, what `trace` finds first and at which line, how many findings more, and under
     how many of the other orders of threads the result differs ("fails" where a launch does not end well).
     """
     rows, words = [], []
@@ -68,8 +68,7 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
             found = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False).findings
             differ = _orders(broken, fault)
         first = found[0] if found else None
-        rows.append({"fault": what, "kernel": f"{fault.operator} v{fault.version}",
-                     "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
+        rows.append({"fault": what, "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
                      "and more": max(0, len(found) - 1), "orders that differ": differ})
         words.append({"fault": what, "in words": str(first) if first else "nothing"})
     for key, head, table in ((name, title, rows), (f"{name}_words", f"{title}, in words", words)):

@@ -47,8 +47,8 @@ def lanes_svg(request: dict) -> str:
     """The picture as SVG, in the colours of the page around it."""
     body, height = (_banks if request["shared"] else _lines)(request)
     words, width = html.escape(request["title"], quote=True), LEFT + LINE * BYTE + 8
-    return (f'<svg class="results-figure" viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%" '
-            f'width="{1.5 * width:.0f}" role="img" font-size="10.5" fill="currentColor" aria-label="{words}">'
+    return (f'<svg class="results-figure" viewBox="0 0 {width:.0f} {height:.0f}" style="width:100%;'
+            f'max-width:{1.5 * width:.0f}px" role="img" font-size="10.5" fill="currentColor" aria-label="{words}">'
             f"<title>{words}</title>{body}</svg>")
 
 

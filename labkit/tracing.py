@@ -18,10 +18,10 @@ from typing import Any, Sequence
 
 import torch
 
-from labkit import results, trace_figure
+from labkit import figures, results, trace_figure
 from labkit.launching import prepare
 from labkit.operator import Operator
-from labkit.report import show_html, show_table
+from labkit.report import show_html
 from labkit.trace_findings import Finding, findings_of
 
 _ROLES = {"input": 0, "output": 1, "both": 2}
@@ -106,19 +106,20 @@ class Trace:
         rows = []
         for label, access in self._labelled(shared=False):
             moved = SECTOR * access.sectors
-            rows.append({"access": label, "line": access.place, "requests": access.requests, "sectors": access.sectors,
+            rows.append({"access": label, "requests": access.requests, "sectors": access.sectors,
                          "a request": round(access.sectors / access.requests, 3),
                          "ideal": round(access.ideal_sectors / access.requests, 3), "bytes moved": moved,
-                         "useful, %": round(100 * access.bytes / moved, 1)})
+                         "useful, %": round(100 * access.bytes / moved, 1), "line": access.place})
         return _record(f"{self.title}: sectors of global memory", rows)
 
     def shared_table(self) -> dict | None:
         """Shared memory likewise; None for a kernel that uses none."""
         rows = []
         for label, access in self._labelled(shared=True):
-            rows.append({"access": label, "line": access.place, "requests": access.requests,
-                         "wavefronts": access.wavefronts, "a request": round(access.wavefronts / access.requests, 3),
-                         "ideal": round(access.ideal_wavefronts / access.requests, 3), "bank conflicts": access.conflicts})
+            rows.append({"access": label, "requests": access.requests, "wavefronts": access.wavefronts,
+                         "a request": round(access.wavefronts / access.requests, 3),
+                         "ideal": round(access.ideal_wavefronts / access.requests, 3), "bank conflicts": access.conflicts,
+                         "line": access.place})
         return _record(f"{self.title}: wavefronts of shared memory", rows)
 
     def picture(self, line: int | None = None, does: str | None = None, shared: bool = False) -> None:
@@ -140,12 +141,11 @@ class Trace:
 
     def show(self) -> None:
         """Shows the tables and the findings."""
-        for table in filter(None, (self.table(), self.shared_table())):
-            show_table(table, results.EXACT)
-        if self.findings:
-            print(*self.findings, sep="\n")
-        else:
-            print("No fault found.")
+        tables = [table for table in (self.table(), self.shared_table()) if table]
+        found = [str(finding) for finding in self.findings] or ["No fault found."]
+        show_html(lambda: "".join([*(figures.html_table(table, results.EXACT) for table in tables),
+                                   *(f"<p>{html.escape(line)}</p>" for line in found)]),
+                  "\n".join([*(f"{table['title']}. {results.EXACT}.\n{figures.text_table(table)}" for table in tables), *found]))
 
     def _labelled(self, shared: bool) -> list[tuple[str, Access]]:
         """Each line's access with a name, such as "reads" or, where several lines read, "reads, 102"; then their sums."""

@@ -252,6 +252,28 @@ def test_the_table_tells_line_source_and_share(session, capsys):
     assert found.shared_table() is None
 
 
+def test_lines_that_do_the_same_are_named_and_summed(session):
+    found = labkit.trace("row_sum", version=3, size=(2, 1000), dtype=torch.float32)
+    rows = {row["access"]: row for row in found.shared_table()["rows"]}
+    lines = [label for label in rows if re.fullmatch(r"reads, \d+", label)]
+    assert len(lines) == 2 and rows["reads in all"]["requests"] == sum(rows[line]["requests"] for line in lines)
+    # 256 partial sums: 8 warps write them; halves of 4, 2, 1 and five times 1 warp read two and write one.
+    assert rows["reads in all"]["requests"] == 2 * (2 * (4 + 2 + 1 + 5 * 1) + 1)
+    assert rows["writes in all"]["requests"] == 2 * (8 + 4 + 2 + 1 + 5 * 1)
+    assert rows["reads in all"]["bank conflicts"] == rows["writes in all"]["bank conflicts"] == 0
+    assert {"row_sum_v3_forward_trace", "row_sum_v3_forward_trace_shared"} <= set(session().tables)
+
+
+@pytest.mark.parametrize("version, conflicts", [(1, 0), (2, 31), (3, 0)])
+def test_the_transposes_show_what_each_is_there_for(session, version, conflicts):
+    x = torch.randn(64, 96)
+    found = labkit.trace("transpose", version=version, inputs=[x])
+    warps = 64 * 96 // 32
+    assert found.total("writes").sectors == warps * (32 if version == 1 else 4) and found.total("reads").sectors == 4 * warps
+    assert found.total("reads", shared=True).conflicts == conflicts * warps
+    assert torch.equal(found.outputs[0], x.t())
+
+
 def test_the_picture_shows_lanes_and_sectors(session, capsys):
     found = labkit.trace("gelu", version=1, size=4096, dtype=torch.float32)
     capsys.readouterr()

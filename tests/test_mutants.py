@@ -1,0 +1,68 @@
+"""`labkit.mutant` and `labkit.plant`: faults put into real kernels, and what finds them."""
+
+import pytest
+import torch
+
+import labkit
+from labkit import Fault, results
+from labkit.checking import CheckFailed
+from labkit.operator import source_path
+
+BARRIER = "    __syncthreads();\n"
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
+    monkeypatch.setattr(results, "_session", results.Session(lab="11_trace"))
+    return results.session
+
+
+def test_a_mutant_is_a_copy_and_the_kernel_stays(session):
+    before = source_path("copy").read_bytes()
+    broken = labkit.mutant("copy", 1, "if (i < n)", "if (i < n - 1)")
+    assert source_path("copy").read_bytes() == before
+    assert list(broken.versions) == [1] and broken.source != source_path("copy")
+    with pytest.raises(CheckFailed, match="copy v1 forward.*wrong"):
+        labkit.check(broken)
+    labkit.check(labkit.load("copy", version=1, backend="host"))
+    assert torch.equal(broken.ops.forward(torch.ones(4), 1)[:3], torch.ones(3))
+
+
+@pytest.mark.parametrize("version, old, says", [
+    (3, "no such text", "stands 0 times in version 3 of transpose.cu"),
+    (3, "#pragma unroll\n", "stands 2 times in version 3 of transpose.cu.*Give more of the text"),
+    (9, BARRIER, "version is 9; transpose.cu lists 1, 2, 3")])
+def test_an_unclear_change_is_refused(version, old, says):
+    with pytest.raises(ValueError, match=says):
+        labkit.mutant("transpose", version, old, "")
+
+
+def test_an_unknown_operator_is_refused():
+    with pytest.raises(FileNotFoundError, match="no operator 'sum'"):
+        labkit.mutant("sum", 1, "a", "b")
+
+
+def test_a_planted_race_is_found_by_trace_and_by_other_orders(session, capsys):
+    rows = labkit.plant("faults", {
+        "no barrier": Fault("transpose", 2, BARRIER, "", (64, 64)),
+        "a harmless change": Fault("transpose", 2, BARRIER, BARRIER * 2, (64, 64)),
+    }, title="Planted")
+    race, harmless = rows
+    text = source_path("transpose").read_text().splitlines()
+    line = next(i for i, s in enumerate(text, 1) if "tile[threadIdx.x][threadIdx.y + k]" in s)
+    assert (race["trace finds"], race["at"], race["orders that differ"]) == ("race", f"transpose.cu:{line - 1}", "7 of 7")
+    assert (harmless["trace finds"], harmless["at"], harmless["orders that differ"]) == ("nothing", None, "0 of 7")
+    assert session().tables["faults"]["rows"] == rows
+    assert "thread (1,0,0)" in session().tables["faults_words"]["rows"][0]["in words"]
+    assert "1 of 2 faults found" in [note["outcome"] for note in session().notes]
+    assert "Planted. Counted, not timed" in capsys.readouterr().out
+
+
+def test_a_mutant_keeps_its_source_in_trace_and_schedules(session):
+    broken = labkit.mutant("transpose", 3, BARRIER, "")
+    assert labkit.trace(broken, version=3, size=(40, 40), dtype=torch.float32, show=False).findings
+    assert labkit.schedules(broken, version=3, size=(40, 40), dtype=torch.float32, seeds=1)
+    assert not labkit.trace("transpose", version=3, size=(40, 40), dtype=torch.float32, show=False).findings
+    with pytest.raises(ValueError, match="version is 1; it has 3"):
+        labkit.trace(broken, version=1)
