@@ -164,9 +164,8 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     include = [str(kernels() / "include"), str(source.parent)]
     kernel, objects = source, []
     if backend != "cuda":
-        kernel = work / f"{source.name}.cpp"
-        kernel.write_text(host.transform(source.read_text(encoding="utf-8"), str(source)), encoding="utf-8")
-        include.insert(0, str(host.INCLUDE_DIR))
+        kernel = host.transform_into(work, source, include)
+        include = [str(work), str(host.INCLUDE_DIR), *include]
     if backend == "trace":  # the kernel's file alone is watched; the tracer itself is built like any other
         objects = [host.compile_watched(kernel, [*flags, *(f"-I{folder}" for folder in include)])]
         kernel = host.INCLUDE_DIR / "trace.cpp"

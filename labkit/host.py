@@ -24,7 +24,8 @@ from pathlib import Path
 from labkit.host_refused import explain
 from labkit.host_scan import PAIRS, HostBackendError, Scan
 
-__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "compile_watched", "explain", "transform"]
+__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "compile_watched", "explain", "transform",
+           "transform_into"]
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "kernels" / "host"
 
@@ -263,6 +264,22 @@ def transform(source: str, path: str) -> str:
         at = end
     name = path.replace("\\", "\\\\").replace('"', '\\"')
     return f'#include "cuda_host.h"\n#line 1 "{name}"\n' + "".join(pieces) + source[at:]
+
+
+def transform_into(folder: Path, source: Path, include: list[str]) -> Path:
+    """Writes the transformed text of a .cu file into `folder` and returns its path.
+
+    Headers of the folders `include` that hold kernels, launches or shared memory are transformed too, and written beside
+    it under their own names, where a compiler that searches `folder` first finds them.
+    """
+    headers = [path for place in include for path in sorted(Path(place).iterdir()) if path.suffix in (".h", ".cuh")]
+    for header in headers:
+        text = header.read_text(encoding="utf-8")
+        if re.search(r"__shared__|__global__|<<<", text):
+            (folder / header.name).write_text(transform(text, str(header)), encoding="utf-8")
+    written = folder / f"{source.name}.cpp"
+    written.write_text(transform(source.read_text(encoding="utf-8"), str(source)), encoding="utf-8")
+    return written
 
 
 def compile_watched(source: Path, flags: list[str]) -> Path:

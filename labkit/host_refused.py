@@ -6,7 +6,7 @@ import re
 
 # Why a CUDA name is refused, and what to do; the first pattern that matches whole counts.
 REFUSED = [
-    (r"__global__", "kernels have to stand in the .cu file itself; a header's text is not transformed"),
+    (r"__global__", "kernels have to stand in the .cu file or in a header beside it; other headers are not transformed"),
     (
         r"asm|__asm__",
         "inline PTX runs only on a GPU; keep it inside #ifdef __CUDA_ARCH__, with plain C++ in the #else",
@@ -35,7 +35,7 @@ REFUSED = [
     (r"__constant__", "a __constant__ variable needs its value where it is declared, known when compiling"),
     (
         r"__shared__",
-        "`extern __shared__` has to stand in the .cu file itself; a header's text is not transformed",
+        "`extern __shared__` has to stand in the .cu file or in a header beside it; other headers are not transformed",
     ),
     (r"cudaFuncSetAttribute", "pass the kernel itself, not cast to a pointer to void"),
     (

@@ -281,7 +281,8 @@ class _Lines:
         """Where an instruction stands, as "gelu.cu:102": of the calls that led to it the innermost in the .cu file."""
         frames = [frame for pc in chain for frame in self._frames[pc]]
         inside = [frame for frame in frames if Path(frame[0]).name == self._source.name]
-        file, number = (inside or frames or [(self._source.name, 0)])[0]
+        beside = [frame for frame in frames if Path(frame[0]).parent == self._source.parent]
+        file, number = (inside or beside or frames or [(self._source.name, 0)])[0]
         return f"{Path(file).name}:{number}"
 
     def text(self, line: str) -> str:

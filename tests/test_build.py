@@ -49,6 +49,17 @@ def test_an_edit_of_source_or_header_is_a_new_build_beside_the_old(kernels):
     assert len({op.namespace for op in (first, second, third)}) == 3
 
 
+def test_kernels_and_shared_memory_may_stand_in_a_header_beside_the_source(kernels):
+    text = (kernels / "row_sum" / "row_sum.cu").read_text()
+    begin, end = text.index("namespace v3 {"), text.index("}  // namespace v3\n") + len("}  // namespace v3\n")
+    (kernels / "row_sum" / "halves.cuh").write_text("#pragma once\n" + text[begin:end])
+    (kernels / "row_sum" / "row_sum.cu").write_text(text[:begin] + '#include "halves.cuh"\n' + text[end:])
+    labkit.check(labkit.load("row_sum", version=3), dtypes=[torch.float32])
+    found = labkit.trace("row_sum", version=3, size=(2, 300), dtype=torch.float32, show=False)
+    assert found.findings == [] and found.total("reads", shared=True).requests > 0
+    assert any(access.line.startswith("halves.cuh:") for access in found.accesses if access.shared)
+
+
 def test_edited_python_parts_take_effect(kernels):
     labkit.load("gelu", version=1)
     edit(kernels / "gelu" / "op.py", "gelu: save is", "gelu: save was")

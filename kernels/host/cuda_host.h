@@ -29,8 +29,8 @@
 //     answer is always a legal one.
 //   - A shuffle that reads a lane which has exited, does not exist or is not in the mask is undefined; here
 //     it returns all bits set (NaN, -1). Shared memory starts with all bits set too, never with convenient
-//     zeros. (Shared arrays declared in a header, which is not transformed, hold what the previous block left
-//     there.)
+//     zeros. (Shared arrays declared in a header from elsewhere, which is not transformed, hold what the
+//     previous block left there, and no trace sees them.)
 //   - A thread that reads or writes outside its arrays does to this process what a wild pointer does.
 //   - A failed launch (cudaErrorLaunchFailure) is over once cudaGetLastError has returned it. On a GPU it
 //     lasts until the process ends. cudaGetErrorString says what happened, and where, after CUDA's own words.
@@ -61,7 +61,7 @@
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ constexpr  // only constants known when compiling: no cudaMemcpyToSymbol
-// Only for a header, whose text is not transformed. One block occupies one OS thread, so its shared memory is that
+// Only for a header from elsewhere, whose text is not transformed. One block occupies one OS thread, so its shared memory is that
 // OS thread's.
 #define __shared__ static thread_local
 

@@ -4,7 +4,7 @@
 // the compilation just as well.
 #pragma once
 
-// Kernels stand in the .cu file, whose text is transformed; a header's text is not.
+// Kernels stand in the .cu file or in a header beside it, whose text is transformed; other headers are not.
 #pragma GCC poison __global__
 #pragma GCC poison asm __managed__ __cluster_dims__ __block_size__ __trap __brkpt __nanosleep clock64
 #pragma GCC poison globaltimer

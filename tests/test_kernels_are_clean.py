@@ -1,0 +1,34 @@
+"""Every version and mode of every kernel of this book: no fault under trace, one result in every order of threads."""
+
+import pytest
+import torch
+
+import labkit
+from labkit.operator import kernels, listed_versions, python_part, source_path
+
+# Sizes with tails, in float32 and in a 16-bit type: one that fills blocks only partly, one with several blocks.
+SIZES = {"gelu": [(1003,), (8195,)], "copy": [(1003,), (8195,)], "transpose": [(33, 70), (100, 31)],
+         "row_sum": [(3, 33), (2, 1000)]}
+NAMES = sorted(path.parent.name for path in kernels().glob("*/*.cu") if path.stem == path.parent.name)
+
+
+def test_every_operator_has_its_sizes():
+    assert sorted(SIZES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_traces_clean(name):
+    for version in listed_versions(source_path(name).read_text()):
+        for mode in python_part(name, "reference").MODES:
+            for size in SIZES[name]:
+                for dtype in (torch.float32, torch.bfloat16):
+                    found = labkit.trace(name, version, mode, size=size, dtype=dtype, show=False)
+                    assert found.findings == [], (found.title, found.findings)
+                    assert found.total("writes").lanes > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gives_one_result_in_every_order(name):
+    for version in listed_versions(source_path(name).read_text()):
+        for mode in python_part(name, "reference").MODES:
+            assert labkit.schedules(name, version, mode, size=SIZES[name][1], dtype=torch.float32, seeds=3) == []
