@@ -25,6 +25,7 @@ from labkit.report import show_html
 from labkit.trace_findings import Finding, findings_of
 
 _ROLES = {"input": 0, "output": 1, "both": 2}
+MOST_EVENTS = 30_000_000  # of one block between two barriers: about a gigabyte
 SECTOR = 32  # bytes; the unit that an L1 or L2 cache of an NVIDIA GPU fetches
 
 
@@ -220,13 +221,13 @@ def _keep(found: Trace) -> None:
 class Recorder:
     """One trace of a library that was built in trace mode: arrays first, then launches, then `finish`."""
 
-    def __init__(self, library: Path, source: Path):
-        """library: the built .so; source: the .cu file that its accesses are told by."""
+    def __init__(self, library: Path, source: Path, most_events: int = MOST_EVENTS):
+        """library: the built .so; source: its .cu file; most_events: accesses and basic blocks of a block between barriers."""
         self.library, self.source = library, source
         self._calls = ctypes.CDLL(str(library))
         self._calls.trace_array.restype = ctypes.c_void_p
         self._calls.trace_end.restype = ctypes.c_char_p
-        self._calls.trace_begin()
+        self._calls.trace_begin(ctypes.c_size_t(most_events))
 
     def array(self, tensor: torch.Tensor, name: str, role: str) -> torch.Tensor:
         """A copy of a CPU tensor, with its strides and alignment, at an address where accesses to it are seen.

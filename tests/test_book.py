@@ -258,44 +258,6 @@ def test_figures_take_the_pages_colours_and_can_be_read_aloud(name):
     assert "\n\n" not in svg
 
 
-REQUEST = {"kind": "request", "title": "Warp 0 reads", "shared": False, "size": 4, "starts": 0,
-           "example": [8 * lane for lane in range(31)] + [None]}
-
-
-def test_a_request_is_drawn_with_its_lanes_and_sectors(page, recorded):
-    document = json.loads((recorded / "nvidia-test.json").read_text())
-    document["runs"][0]["tables"]["reads"] = REQUEST
-    (recorded / "nvidia-test.json").write_text(json.dumps(document))
-    html, warnings = page("```{results-figure} fused_kernel.reads\n```\n")
-    assert not warnings
-    assert "Warp 0 reads. Counted, not timed: the same on every machine." in html and "Recorded on" not in html
-    svg = figures.figure(REQUEST)
-    assert 'role="img"' in svg and 'style="width:100%' in svg and 'aria-label="Warp 0 reads"' in svg
-    assert svg.count("<title>lane") == 31 and ">28–30<" in svg and ">0–3<" in svg
-    assert not re.search(r"#000(000)?\b|\bblack\b", svg)
-
-
-def test_banks_are_drawn_wavefront_by_wavefront_up_to_eight():
-    conflict = {**REQUEST, "shared": True, "starts": 1, "example": [128 * lane for lane in range(32)]}
-    svg = figures.figure(conflict)
-    assert svg.count("<title>bank 0:") == 8 and "and 24 more wavefronts" in svg
-    halves = {**REQUEST, "shared": True, "size": 8, "starts": 1 | 1 << 16, "example": [8 * lane for lane in range(32)]}
-    svg = figures.figure(halves)
-    assert svg.count("<title>bank") == 64 and "more wavefronts" not in svg
-
-
-def test_columns_are_told_apart_by_what_they_hold():
-    heads = ["row", "count", "share", "name", "line", "text"]
-    rows = [["v1", "1,024", "99.3%", "gelu v1", "93: y[i] = x[i];", "short"], ["v2", "8", "–", "x", "", "a" * 31]]
-    assert figures.column_kinds(heads, rows) == ["name", "number", "number", "name", "code", "words"]
-    table = {"kind": "table", "title": "T", "columns": heads, "rows": [dict(zip(heads, row)) for row in rows]}
-    html = figures.html_table(table, "here")
-    assert '<th class="number">share</th>' in html and '<td class="code">93: y[i] = x[i];</td>' in html
-    assert "a" * 31 in html  # whole
-    lines = figures.text_table(table).splitlines()
-    assert lines[1].index("1,024") + 5 == lines[2].index("8") + 1 and lines[1].index("gelu") == lines[2].index(" x ") + 1
-
-
 def test_a_bar_far_longer_than_the_others_is_cut_and_says_so():
     assert "longer than drawn" in figures.bars(TABLES["forward"])
     fast = {**TABLES["forward"], "rows": TABLES["forward"]["rows"][:3]}

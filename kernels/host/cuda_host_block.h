@@ -311,6 +311,7 @@ inline const char* Block::where(unsigned thread) {
 }
 
 inline void Block::fail(cudaError_t error, const char* format, ...) {
+    trace::in_kernel = false;
     int first = 0;
     if (__atomic_compare_exchange_n(&launch_->failed, &first, 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         launch_->error = error;
@@ -320,7 +321,6 @@ inline void Block::fail(cudaError_t error, const char* format, ...) {
         va_end(arguments);
         if constexpr (tracing) trace::failed(launch_->message);
     }
-    trace::in_kernel = false;
     reset();
     _longjmp(main_, 2);
 }

@@ -101,7 +101,10 @@ inline void launch(KernelInfo& kernel, void (*thread_main)(const void*), const v
     }
     Launch launch{kernel,      c.grid, c.block, c.dynamic_shared,
                   thread_main, body,   Schedule(1ull * c.grid.x * c.grid.y * c.grid.z)};
-    if constexpr (tracing) trace::launch_begins(launch);
+    if constexpr (tracing) {
+        launch.order.kind = Schedule::forward;  // a trace is the same each time
+        trace::launch_begins(launch);
+    }
     // An OS thread costs some 20 us: small launches stay on this one.
     const unsigned long long blocks = launch.order.blocks, threads = blocks * c.block.x * c.block.y * c.block.z;
     unsigned workers = threads < 4096 || tracing || launch.order.kind != Schedule::free ? 1 : os_threads();

@@ -30,11 +30,15 @@ namespace {
 
 Replay warps(nodes);
 
+void forget_logs() {
+    for (auto& log : logs) log.clear();
+    logged = 0;
+}
+
 void replay() {  // all that the block's threads have logged
     for (unsigned first = 0; first < threads; first += warp_size)
         warps.run(logs + first, std::min(warp_size, threads - first), first / warp_size, number - 1 - earlier_blocks);
-    for (unsigned thread = 0; thread < threads; ++thread) logs[thread].clear();
-    logged = 0;
+    forget_logs();
 }
 
 }  // namespace
@@ -45,7 +49,7 @@ void launch_begins(const Launch& launch) {
     earlier_blocks += blocks_of_launch;
     running = &launch;
     blocks_of_launch = static_cast<unsigned>(launch.order.blocks);
-    atomics.clear();
+    atomics.clear(), atomics_at.clear(), atomics_of.clear();
     launches += (launches.empty() ? "" : ",") + ("{\"kernel\":" + quoted(launch.kernel.name)) +
                 field("grid", triple(launch.grid)) + field("block", triple(launch.block)) + "}";
 }
@@ -56,7 +60,7 @@ void block_begins(unsigned long long index, unsigned count) {
     threads = count;
     stamp = last_barrier = 0;
     shared_arrays.clear();
-    atomics_of_block.clear();
+    forget_logs();  // of a block that has failed
     std::fill(&known[0][0], &known[0][0] + threads * warp_size, 0u);
 }
 
@@ -76,14 +80,19 @@ void shared_array(const char* name, const unsigned char* address, size_t bytes) 
         return;
     }
     const size_t offset = at - shared_begin;
-    shared_arrays.push_back({name, at, bytes, 1, Role::both, shared_memory, shared_writes + offset, shared_reads + offset});
+    shared_arrays.push_back({name, at, bytes, 1, Role::both, shared_memory, shared_stores + offset, shared_loads + offset,
+                             shared_updates + offset});
 }
 
 __attribute__((noinline)) void atomic(const void* address, size_t bytes) {
     if (!in_kernel) return;
     access(__builtin_return_address(0), address, bytes, Kind::atomic);
-    atomics[{reinterpret_cast<Address>(address), number}] = stamp;
-    atomics_of_block.push_back(reinterpret_cast<Address>(address));
+    const Address at = reinterpret_cast<Address>(address);
+    if (at - arena >= reserved) return;
+    const auto thread = static_cast<unsigned short>(current());
+    atomics_at[at].push_back(atomics.size());
+    atomics_of[number].push_back(atomics.size());
+    atomics.push_back({{number, stamp, last_node[thread], now, thread}, at, last_barrier});
 }
 
 void barrier(const char* what, Site site, unsigned first, unsigned reached) {
@@ -112,7 +121,6 @@ void warp_barrier(unsigned first, unsigned mask) {
 }
 
 void failed(const char* message) {
-    for (auto& log : logs) log.clear();
     found("launch failed", last_node[current()], 0, [&] {
         return field("thread", quoted(name_of(current(), number))) + field("message", quoted(message));
     });
@@ -178,9 +186,11 @@ HIDDEN void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// Forgets everything; arrays of an earlier trace are gone.
-EXPORT void trace_begin() {
-    for (Array& a : arrays) free(a.writes), free(a.reads);
+// Forgets everything; arrays of an earlier trace are gone. most_events: that a block may log between two barriers.
+EXPORT void trace_begin(size_t most_events) {
+    most_logged = most_events;
+    in_kernel = false;
+    for (Array& a : arrays) free(a.stores), free(a.loads), free(a.updates);
     if (arena) munmap(reinterpret_cast<void*>(arena), reserved);
     void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) abort();
@@ -200,7 +210,8 @@ EXPORT void* trace_array(const char* name, size_t bytes, size_t item, size_t off
     const size_t items = bytes / item + 1;
     arrays.push_back({name, at, bytes, item, static_cast<Role>(role), global_memory,
                       static_cast<Access*>(calloc(items, sizeof(Access))),
-                      static_cast<Access(*)[2]>(calloc(items, 2 * sizeof(Access)))});
+                      static_cast<Recent*>(calloc(items, sizeof(Recent))),
+                      static_cast<Recent*>(calloc(items, sizeof(Recent)))});
     return reinterpret_cast<void*>(at);
 }
 
@@ -221,18 +232,18 @@ EXPORT const char* trace_end() {
         for (const Space space : {global_memory, shared_memory}) {
             const Counts& c = nodes[node].counts[space];
             if (!c.requests) continue;
-            const Array* array = nearest(space == shared_memory ? shared_arrays : arrays,
-                                         c.example[__builtin_ctz(c.example_mask)]);
+            const Address example_at = c.example[__builtin_ctz(c.example_mask)];
+            const Address base = space == shared_memory ? shared_begin : nearest(arrays, example_at)->at / 512 * 512;
             std::string example;
             for (unsigned lane = 0; lane < cuda_host::warp_size; ++lane) {
-                const long long address = static_cast<long long>(c.example[lane] - array->at / 512 * 512);
+                const long long address = static_cast<long long>(c.example[lane] - base);
                 example += (lane ? "," : "") + (c.example_mask >> lane & 1 ? std::to_string(address) : "null");
             }
             json += (json.back() == '[' ? "{" : ",{") + ("\"chain\":" + chain(node)) + field("shared", space) +
                     field("does", quoted(verb(c.kind))) + field("requests", c.requests) + field("lanes", c.lanes) +
                     field("bytes", c.bytes) + field("sectors", c.sectors) + field("ideal_sectors", c.ideal_sectors) +
                     field("wavefronts", c.wavefronts) + field("ideal_wavefronts", c.ideal_wavefronts) +
-                    field("array", quoted(array->name)) + field("size", c.example_size) + field("starts", c.example_starts) +
+                    field("array", quoted(c.array)) + field("size", c.example_size) + field("starts", c.example_starts) +
                     field("warp", c.example_warp) + field("block", c.example_block) + field("example", "[" + example + "]") + "}";
         }
     json += "],\"findings\":[";
@@ -245,7 +256,7 @@ EXPORT const char* trace_end() {
         if (a.role != Role::output) continue;
         long long missing = 0, first = -1, last = -1;
         for (size_t item = 0; item < a.bytes / a.item; ++item)
-            if (!a.writes[item].block) ++missing, last = static_cast<long long>(item), first = first < 0 ? last : first;
+            if (!a.stores[item].block && !a.updates[item].last.block) ++missing, last = static_cast<long long>(item), first = first < 0 ? last : first;
         if (missing)
             json += (json.back() == '[' ? "{" : ",{") + ("\"array\":" + quoted(a.name)) + field("items", missing) +
                     field("first", first) + field("last", last) + field("of", static_cast<long long>(a.bytes / a.item)) + "}";

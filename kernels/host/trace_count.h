@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <string>
 #include <vector>
 
 #include "cuda_host.h"
@@ -23,6 +24,7 @@ struct Counts {  // of one instruction
     // that is served together.
     unsigned example_mask = 0, example_size = 0, example_warp = 0, example_block = 0, example_starts = 0;
     Address example[warp_size] = {};
+    std::string array;  // that it accesses
 };
 
 struct Node {          // an instruction, or a call, as reached by one chain of calls
@@ -39,29 +41,33 @@ struct Event {        // an access; with kind none, the entry into a basic block
     unsigned char size;
 };
 
-// The paths of one warp's lanes as a graph of nodes, and where paths that part meet again.
+// The paths of some lanes of a warp as a graph, and where paths that part meet again. A step of a path is any number; the
+// graph gives each an index of its own.
 class Flow {
   public:
     static constexpr unsigned entry = 0, exit = 1;
 
     void clear() {
         for (unsigned i = 0; i < size_; ++i) next_[i].clear(), previous_[i].clear();
-        for (const unsigned node : known_) index_of_[node] = 0;
+        for (const unsigned step : known_) index_of_[step] = 0;
         known_.clear();
         size_ = 2;
     }
 
-    // Adds the path of one lane; `indices` becomes the index that each of its events has, and exit after them.
-    void add(const std::vector<Event>& path, std::vector<unsigned>& indices) {
+    // Adds the path of one lane; `indices` becomes the index of each step, and exit after them.
+    template <class Steps>
+    void add(const Steps& steps, std::vector<unsigned>& indices) {
         indices.clear();
         unsigned at = entry;
-        for (const Event& event : path) {
-            connect(at, index(event.node));
-            indices.push_back(at = index(event.node));
+        for (const unsigned step : steps) {
+            connect(at, index(step));
+            indices.push_back(at = index(step));
         }
         connect(at, exit);
         indices.push_back(exit);
     }
+    unsigned step(unsigned index) const { return index == exit ? exit : known_[index - 2]; }
+    unsigned size() const { return size_; }
 
     // For each index, the first one that all paths from it share: its immediate postdominator, by the algorithm of
     // Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the graph with its edges reversed.
@@ -90,14 +96,14 @@ class Flow {
   private:
     static constexpr unsigned none = ~0u;
 
-    unsigned index(unsigned node) {
-        if (index_of_.size() <= node) index_of_.resize(node + 1);
-        if (index_of_[node] == 0) {
-            known_.push_back(node);
-            index_of_[node] = size_++;
+    unsigned index(unsigned step) {
+        if (index_of_.size() <= step) index_of_.resize(step + 1);
+        if (index_of_[step] == 0) {
+            known_.push_back(step);
+            index_of_[step] = size_++;
             if (next_.size() < size_) next_.resize(size_), previous_.resize(size_);
         }
-        return index_of_[node];
+        return index_of_[step];
     }
     void connect(unsigned from, unsigned to) {
         if (std::find(next_[from].begin(), next_[from].end(), to) != next_[from].end()) return;
@@ -123,7 +129,7 @@ class Flow {
     }
 
     unsigned size_ = 2;
-    std::vector<unsigned> index_of_, known_;  // by node, 0: none yet; the nodes that have one
+    std::vector<unsigned> index_of_, known_;  // by step, 0: none yet; the steps that have one
     std::vector<std::vector<unsigned>> next_{2}, previous_{2};
 };
 
@@ -135,11 +141,17 @@ class Replay {
     // The warp `warp` of the block `block`, with the logs of its `count` lanes.
     void run(const std::vector<Event>* lanes, unsigned count, unsigned warp, unsigned block) {
         lanes_ = lanes, warp_ = warp, block_ = block, all_ = 0;
-        for (unsigned lane = 0; lane < count; ++lane) all_ |= (lanes[lane].empty() ? 0u : 1u) << lane;
+        for (unsigned lane = 0; lane < count; ++lane) {
+            // What a lane does after its last access is as good as its end.
+            size_t length = lanes[lane].size();
+            while (length && lanes[lane][length - 1].kind == Kind::none) --length;
+            length_[lane] = length;
+            all_ |= (length ? 1u : 0u) << lane;
+        }
         if (!all_) return;
         if (is_uniform()) {
             const std::vector<Event>& first = lanes_[lowest(all_)];
-            for (size_t k = 0; k < first.size(); ++k) {
+            for (size_t k = 0; k < length_[lowest(all_)]; ++k) {
                 if (first[k].kind == Kind::none) continue;
                 std::fill(at_, at_ + warp_size, k);
                 step(all_);
@@ -147,7 +159,11 @@ class Replay {
             return;
         }
         flow_.clear();
-        for (unsigned rest = all_; rest; rest &= rest - 1) flow_.add(lanes_[lowest(rest)], path_[lowest(rest)]);
+        for (unsigned rest = all_; rest; rest &= rest - 1) {
+            steps_.clear();
+            for (size_t k = 0; k < length_[lowest(rest)]; ++k) steps_.push_back(lanes_[lowest(rest)][k].node);
+            flow_.add(steps_, path_[lowest(rest)]);
+        }
         meet_ = flow_.meetings();
         std::fill(at_, at_ + warp_size, 0);
         go(part(all_, meet_[Flow::entry]), Flow::exit);
@@ -160,8 +176,8 @@ class Replay {
         const std::vector<Event>& first = lanes_[lowest(all_)];
         for (unsigned rest = all_ & (all_ - 1); rest; rest &= rest - 1) {
             const std::vector<Event>& other = lanes_[lowest(rest)];
-            if (other.size() != first.size()) return false;
-            for (size_t k = 0; k < first.size(); ++k)
+            if (length_[lowest(rest)] != length_[lowest(all_)]) return false;
+            for (size_t k = 0; k < length_[lowest(all_)]; ++k)
                 if (other[k].node != first[k].node) return false;
         }
         return true;
@@ -186,12 +202,40 @@ class Replay {
     }
     // Takes lanes that stand at several instructions to the index `meet`, each side alone. Returns those there.
     unsigned part(unsigned group, unsigned meet) {
+        if (meet == Flow::exit) meet = meeting_of_those_that_go_on(group);
         for (unsigned rest = group; rest;) {
             const unsigned side = those_at(position(lowest(rest)), rest);
             go(side, meet);
             rest &= ~side;
         }
         return meet == Flow::exit ? 0 : those_at(meet, group);
+    }
+
+    // A lane that ends is not waited for: a GPU takes it out of the warp. So where lanes part and some of them end before
+    // they meet the others, those others meet as if it were not there.
+    unsigned meeting_of_those_that_go_on(unsigned group) {
+        std::vector<unsigned> side_of(flow_.size());  // that comes by an index: where it starts; entry: none does
+        std::vector<bool> is_shared(flow_.size());
+        const auto for_each = [&](unsigned lanes, const auto& f) {
+            for (unsigned rest = lanes; rest; rest &= rest - 1)
+                for (size_t k = at_[lowest(rest)]; path_[lowest(rest)][k] != Flow::exit; ++k)
+                    f(lowest(rest), path_[lowest(rest)][k]);
+        };
+        for_each(group, [&](unsigned lane, unsigned index) {
+            if (side_of[index] == Flow::entry) side_of[index] = position(lane);
+            if (side_of[index] != position(lane)) is_shared[index] = true;
+        });
+        unsigned meeting = 0;
+        for_each(group, [&](unsigned lane, unsigned index) { meeting |= (is_shared[index] ? 1u : 0u) << lane; });
+        if (!meeting) return Flow::exit;
+        Flow flow;
+        std::vector<unsigned> indices;
+        for (unsigned rest = meeting; rest; rest &= rest - 1) {
+            const std::vector<unsigned>& path = path_[lowest(rest)];
+            steps_.assign(path.begin() + static_cast<long>(at_[lowest(rest)]), path.end() - 1);
+            flow.add(steps_, indices);
+        }
+        return flow.step(flow.meetings()[Flow::entry]);
     }
 
     // The next event of each lane of `group`, which is the same instruction.
@@ -232,7 +276,7 @@ class Replay {
         c.bytes += bytes;
         unsigned starts = 0;
         if (is_shared) {
-            starts = count_wavefronts(c, kind, mask, addresses, size);
+            if (kind != Kind::atomic) starts = count_wavefronts(c, kind, mask, addresses, size);
         } else {
             c.sectors += sectors;
             c.ideal_sectors += (bytes + 31) / 32;
@@ -294,8 +338,9 @@ class Replay {
     std::vector<Node>& nodes_;
     const std::vector<Event>* lanes_ = nullptr;
     unsigned warp_ = 0, block_ = 0, all_ = 0;
-    size_t at_[warp_size];  // how far each lane has come
+    size_t length_[warp_size], at_[warp_size];  // of each lane's log, and how far it has come
     Flow flow_;
+    std::vector<unsigned> steps_;
     std::vector<unsigned> path_[warp_size], meet_;
 };
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 
 #include "trace_count.h"
 
@@ -17,7 +18,6 @@ enum class Role { input, output, both };
 
 constexpr Address reserved = 1ull << 36;      // addresses around the arrays: an index that is far off lands here too
 constexpr Address margin = 1ull << 16;        // bytes that exist before and after each array
-constexpr size_t longest_log = 100'000'000;   // events of one block between two barriers
 
 // ---- the threads of the running block ----
 
@@ -38,7 +38,7 @@ unsigned intern(unsigned context, const void* pc) {
 }
 
 std::vector<Event> logs[max_threads];
-size_t logged = 0;
+size_t logged = 0, most_logged = 0;  // events of one block between two barriers
 unsigned context[max_threads], last_node[max_threads];
 const Launch* running = nullptr;
 unsigned earlier_blocks = 0, blocks_of_launch = 0;
@@ -54,10 +54,10 @@ void log(Address address, unsigned node, Kind kind, Space space, size_t size) {
     const unsigned thread = current();
     last_node[thread] = node;
     logs[thread].push_back({address, node, kind, space, static_cast<unsigned char>(size)});
-    if (++logged > longest_log)
-        here.scheduler->fail(cudaErrorLaunchFailure,
-                             "a block makes more accesses between two barriers than the trace can hold; trace a "
-                             "smaller size");
+    if (++logged <= most_logged) return;
+    in_kernel = false;  // fail() is compiled with the kernel, and would log itself
+    here.scheduler->fail(cudaErrorLaunchFailure, "a block makes more accesses between two barriers than the trace can hold; "
+                                                 "trace a smaller size");
 }
 
 std::string name_of(unsigned thread, unsigned block_number) {
@@ -69,33 +69,84 @@ std::string name_of(unsigned thread, unsigned block_number) {
     return text;
 }
 
-// ---- order: which accesses a barrier keeps apart ----
+// ---- order: which accesses are certain to come one after the other ----
 
-struct Access {  // the last one of its kind to an element; block 0: none yet
-    unsigned block;
-    unsigned stamp;         // of the block's barriers and warp barriers, how many had been passed
+struct Access {      // block 0: none yet
+    unsigned block;  // numbered from 1 on, through all launches
+    unsigned stamp;  // how many of the block's barriers and warp barriers had been passed
     unsigned node;
+    unsigned time;   // how many accesses had been made before, in all
     unsigned short thread;
-    bool is_atomic;
 };
 
-unsigned stamp, last_barrier;                   // of the running block
-unsigned known[max_threads][warp_size];         // thread t sees what lane l of its warp did before this stamp
-std::map<std::pair<Address, unsigned>, unsigned> atomics;  // (address, block) -> stamp of its last atomic there
-std::vector<Address> atomics_of_block;
+struct Atomic : Access {  // on global memory
+    Address address;
+    unsigned barrier;     // the stamp of the block's last barrier
+};
+
+unsigned stamp, last_barrier;            // of the running block
+unsigned known[max_threads][warp_size];  // thread t sees what lane l of its warp did before this stamp
+std::vector<Atomic> atomics;             // of the running launch
+std::unordered_map<Address, std::vector<size_t>> atomics_at;
+std::unordered_map<unsigned, std::vector<size_t>> atomics_of;  // a block
+unsigned now = 0;                        // the time
+
+// Whether atomics order `before` before the running thread's present access: its thread, or its block after a barrier,
+// then used an atomic on an address, and later the running thread, or its block before a barrier, did; or so by way of
+// further blocks.
+bool is_ordered_by_atomics(const Access& before, unsigned thread) {
+    struct Place {
+        unsigned block, thread, barrier, time;
+    };
+    std::vector<Place> open{{number, thread, last_barrier, now}};
+    std::unordered_map<Address, size_t> searched;  // how many of the atomics at an address
+    while (!open.empty()) {
+        const Place at = open.back();
+        open.pop_back();
+        for (const size_t q : atomics_of[at.block]) {
+            const Atomic& acquired = atomics[q];
+            if (acquired.time > at.time) break;
+            if (acquired.thread != at.thread && acquired.stamp >= at.barrier) continue;
+            const std::vector<size_t>& all = atomics_at[acquired.address];
+            for (size_t& k = searched[acquired.address]; k < all.size() && all[k] < q; ++k) {
+                const Atomic& released = atomics[all[k]];
+                if (released.block == before.block &&
+                    (released.thread == before.thread ? released.time > before.time : before.stamp < released.barrier))
+                    return true;
+                open.push_back({released.block, released.thread, released.barrier, released.time});
+            }
+        }
+    }
+    return false;
+}
 
 // Whether what `before` did is certain to be done when the running thread comes to its present access.
 bool is_ordered(const Access& before, unsigned thread) {
-    if (before.block <= earlier_blocks) return true;
-    if (before.block != number) {
-        for (const Address address : atomics_of_block)
-            if (const auto found = atomics.find({address, before.block}); found != atomics.end())
-                if (found->second >= before.stamp) return true;
-        return false;
-    }
+    if (before.block <= earlier_blocks) return true;  // of an earlier launch
+    if (before.block != number) return is_ordered_by_atomics(before, thread);
     if (before.thread == thread || before.stamp < last_barrier) return true;
-    return before.thread / warp_size == thread / warp_size && before.stamp < known[thread][before.thread % warp_size];
+    if (before.thread / warp_size == thread / warp_size && before.stamp < known[thread][before.thread % warp_size])
+        return true;
+    return is_ordered_by_atomics(before, thread);
 }
+
+// The last accesses of one kind to an element: the last of all; the last by another warp or, failing that, thread of the
+// same block; the last by another block. Whoever comes next conflicts with one of them if it conflicts with any.
+// (Not always under __syncwarp with partial masks, which order some lanes of a warp and not others.)
+struct Recent {
+    Access last, other, elsewhere;
+
+    void add(const Access& access) {
+        if (last.block && last.block != access.block) {
+            elsewhere = last;
+            other = {};
+        } else if (last.block && last.thread != access.thread) {
+            const bool is_spent = other.block != access.block || other.stamp < last_barrier || other.thread == access.thread;
+            if (is_spent || last.thread / warp_size != access.thread / warp_size) other = last;
+        }
+        last = access;
+    }
+};
 
 // ---- arrays ----
 
@@ -105,12 +156,14 @@ struct Array {
     size_t bytes, item;  // an item is what one record stands for: an element, or a byte of shared memory
     Role role;
     Space space;
-    Access *writes, (*reads)[2];  // the last write; the last read, and the last one by another warp or thread
+    Access* stores;           // the last one to each item
+    Recent *loads, *updates;  // updates: atomics
 };
 
 std::vector<Array> arrays, shared_arrays;
 Address arena = 0, arena_end = 0, shared_begin = 0;
-Access shared_writes[shared_capacity], shared_reads[shared_capacity][2];
+Access shared_stores[shared_capacity];
+Recent shared_loads[shared_capacity], shared_updates[shared_capacity];
 
 const Array* array_at(const std::vector<Array>& among, Address address, size_t size) {
     for (const Array& a : among)
@@ -131,7 +184,8 @@ const Array* nearest(const std::vector<Array>& among, Address address) {
 // ---- findings ----
 
 struct Finding {
-    long long count = 0, last_access = 0;
+    long long count = 0;
+    unsigned last_access = 0;
     std::string text;  // further fields of the JSON object
 };
 std::map<std::tuple<std::string, unsigned, unsigned>, Finding> findings;
@@ -148,15 +202,13 @@ std::string triple(dim3 d) { return "[" + std::to_string(d.x) + "," + std::to_st
 std::string field(const char* name, const std::string& json) { return ",\"" + std::string(name) + "\":" + json; }
 std::string field(const char* name, long long value) { return field(name, std::to_string(value)); }
 
-long long accesses = 0;  // so far
-
 // Counts a fault, once an access; of those alike, the first one gives the example that `fields` describes.
 template <class F>
 void found(const char* kind, unsigned node, unsigned other, F fields) {
     Finding& f = findings[{kind, node, other}];
     if (f.count == 0) f.text = fields();
-    f.count += f.count == 0 || f.last_access != accesses;
-    f.last_access = accesses;
+    f.count += f.count == 0 || f.last_access != now;
+    f.last_access = now;
 }
 
 std::string place(const Array* a, Address address, size_t size, unsigned thread) {
@@ -187,33 +239,36 @@ void race(const Array& a, Address address, size_t size, unsigned node, Kind kind
 
 void check_item(const Array& a, size_t item, Address address, size_t size, unsigned node, Kind kind) {
     const unsigned thread = current();
-    const Access now{number, stamp, node, static_cast<unsigned short>(thread), kind == Kind::atomic};
-    Access& write = a.writes[item];
-    Access(&read)[2] = a.reads[item];
-    race(a, address, size, node, kind, write, write.is_atomic ? Kind::atomic : Kind::store);
+    const Access access{number, stamp, node, now, static_cast<unsigned short>(thread)};
+    Access& store = a.stores[item];
+    Recent &loads = a.loads[item], &updates = a.updates[item];
+    const auto against = [&](const Access& before, Kind before_kind) { race(a, address, size, node, kind, before, before_kind); };
+    against(store, Kind::store);
+    if (kind != Kind::atomic)
+        for (const Access& before : {updates.last, updates.other, updates.elsewhere}) against(before, Kind::atomic);
+    if (kind != Kind::load)
+        for (const Access& before : {loads.last, loads.other, loads.elsewhere}) against(before, Kind::load);
     if (kind == Kind::load) {
-        const bool written = a.space == shared_memory ? write.block == number : a.role == Role::both || write.block != 0;
-        if (!written) found("read of what nothing has written yet", node, 0, [&] { return place(&a, address, size, thread); });
-        // Of two readers, one differs from a later writer; if they are of two warps, one is of another warp.
-        const bool is_spent = read[1].block != number || read[1].stamp < last_barrier || read[1].thread == thread;
-        if (read[0].block != number || read[0].thread != thread)
-            if (is_spent || read[0].thread / warp_size != thread / warp_size) read[1] = read[0];
-        read[0] = now;
-        return;
+        const auto by_this_block = [](const Access& before) { return before.block == number; };
+        const bool is_written = a.space == shared_memory ? by_this_block(store) || by_this_block(updates.last)
+                                                         : a.role == Role::both || store.block || updates.last.block;
+        if (!is_written) found("read of what nothing has written yet", node, 0, [&] { return place(&a, address, size, thread); });
+        loads.add(access);
+    } else if (kind == Kind::atomic) {
+        updates.add(access);
+    } else {  // whoever is ordered after this store is ordered after what it was ordered after, and the rest is reported
+        store = access;
+        if (loads.last.block) loads = {};
+        if (updates.last.block) updates = {};
     }
-    for (Access& before : read) {
-        race(a, address, size, node, kind, before, Kind::load);
-        // What comes after this store and not after that read is reported as coming not after this store. An atomic's
-        // successors may be atomics, which are fine, so there the reads stay.
-        if (kind == Kind::store && before.block) before = {};
-    }
-    write = now;
 }
 
 void check(Address address, size_t size, unsigned node, Kind kind, Space space, bool natural) {
     const unsigned thread = current();
     const std::vector<Array>& among = space == global_memory ? arrays : shared_arrays;
     const Array* a = array_at(among, address, size);
+    if (std::string& name = nodes[node].counts[space].array; name.empty() && !among.empty())
+        name = (a ? a : nearest(among, address))->name;
     const auto where = [&] { return place(a ? a : nearest(among, address), address, size, thread) +
                                     field("does", quoted(verb(kind))); };
     if (natural && address % size) {
@@ -251,7 +306,7 @@ void access(const void* pc, const void* pointer, size_t size, Kind kind, bool na
     }
     const unsigned node = intern(context[current()], pc);
     log(address, node, kind, space, size);
-    ++accesses;
+    ++now;
     check(address, size, node, kind, space, natural);
 }
 

@@ -1,0 +1,19 @@
+"""Launches versions of an operator on CUDA: `launch_operator.py NAME VERSION[,VERSION...] ROWSxCOLS...`; for compute-sanitizer."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch  # noqa: E402
+
+import labkit  # noqa: E402
+
+name, versions, shapes = sys.argv[1], [int(v) for v in sys.argv[2].split(",")], sys.argv[3:]
+operator = labkit.load(name, version=versions[0] if len(versions) == 1 else None)
+for shape in shapes:
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.ones([int(n) for n in shape.split("x")], dtype=dtype, device="cuda")
+        for version in versions:
+            operator.ops.forward(x, version).cpu()
+print("launched", len(shapes) * 2 * len(versions))
