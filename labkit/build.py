@@ -39,7 +39,8 @@ class BuildError(RuntimeError):
     """A compiler refused the sources. The message begins with its first error: file, line and words."""
 
 
-def load(name: str, version: int | None = None, rebuild: bool = False, backend: str | None = None) -> Operator:
+def load(name: str, version: int | None = None, rebuild: bool = False, backend: str | None = None,
+         launch: bool = True) -> Operator:
     """Builds the operator kernels/<name>/ for this machine, or takes the build that is there, and loads it.
 
     name: a folder of kernels/, such as "gelu".
@@ -47,6 +48,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     rebuild: compile again although nothing has changed, to see how long it takes.
     backend: "cuda"; "host", to run on the CPU also where there is a GPU; or "trace", the host backend with every memory
         access watched (see `trace`). By default "cuda" where there is a GPU and nvcc, else "host".
+    launch: whether the kernel runs once, to be ready; one that is known to be faulty had better not.
 
     Prints one line: what was built, for which backend, how long it took up to and with the first launch, and where it
     lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version and
@@ -71,13 +73,15 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     operator = Operator(name, backend, torch.device("cuda" if backend == "cuda" else "cpu"), namespace, held,
                         source, folder / f"{namespace}.so", python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"),
                         python_part(name, "rivals"))
-    operator.first_launch()
+    if launch:
+        operator.first_launch()
     seconds = time.perf_counter() - start
 
     what = f"version {version}" if version else f"{len(held)} versions"
     how = "built" if built else "reused, built"
-    print(f"{name}: {what} {how} for {_target(backend)}, first launch after {seconds:.1f} s, in {_short(folder)}")
-    if built:
+    print(f"{name}: {what} {how} for {_target(backend)}, {'first launch' if launch else 'ready'} after {seconds:.1f} s, "
+          f"in {_short(folder)}")
+    if built and launch:
         _report(f"{name}, {what}", seconds)
     _loaded[key] = operator
     return operator

@@ -17,6 +17,7 @@ from typing import Sequence
 import torch
 
 from labkit import machine, results
+from labkit.operator import listed_versions, python_part, source_path
 from labkit.profiling import profile
 from labkit.report import show_table
 from labkit.tracing import Trace, trace
@@ -74,6 +75,7 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     A cell holds one number where trace and GPU agree, and "trace / GPU" where they do not. Returns the summary's rows.
     Without a GPU, or where Nsight Compute cannot count, it says so, shows the recorded tables and returns [].
     """
+    _validate(cases)
     why = "there is no GPU here"
     if machine.backend() == "cuda":
         try:
@@ -99,14 +101,26 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     return []
 
 
+def _validate(cases: Sequence[Case]) -> None:
+    labels = [case.label for case in cases if isinstance(case, Case)]
+    if not cases or len(labels) != len(cases) or len(set(labels)) != len(labels):
+        raise ValueError("agreement: cases has to be a list of labkit.Case with different labels (a note tells two apart); it "
+                         f"is {list(cases)!r}")
+    for case in cases:
+        versions = listed_versions(source_path(case.operator).read_text(encoding="utf-8"))
+        reference = python_part(case.operator, "reference")
+        if case.version not in versions or case.mode not in reference.MODES or (
+                getattr(torch, case.dtype, None) not in reference.DTYPES):
+            raise ValueError(f"agreement: {case!r}; {case.operator} has the versions {', '.join(map(str, versions))}, the modes "
+                             f"{', '.join(reference.MODES)} and {', '.join(map(str, reference.DTYPES))}")
+
+
 def _traced(case: Case) -> Trace:
     with contextlib.redirect_stdout(io.StringIO()):  # what it builds
         return trace(case.operator, case.version, case.mode, inputs=_inputs(case, torch.device("cpu")), show=False)
 
 
 def _inputs(case: Case, device: torch.device) -> list[torch.Tensor]:
-    from labkit.operator import python_part
-
     names, _, _ = python_part(case.operator, "reference").MODES[case.mode]
     return case.inputs(len(names), device)
 

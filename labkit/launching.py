@@ -12,6 +12,18 @@ from labkit.build import load
 from labkit.checking import draw
 from labkit.operator import Operator, kernels_of
 
+LARGEST = 1 << 28  # elements of an input that is drawn here
+MARGIN = 1 << 16  # bytes around a tensor in which a stray store does no harm
+
+
+def guarded(t: torch.Tensor) -> torch.Tensor:
+    """A copy with its strides and alignment, in memory that goes on for MARGIN bytes before and after it."""
+    margin = MARGIN // t.element_size()
+    extent = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+    offset = margin + t.storage_offset() % (512 // t.element_size())
+    room = torch.zeros(offset + extent + margin, dtype=t.dtype)
+    return room.as_strided(t.shape, t.stride(), offset).copy_(t)
+
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
@@ -54,27 +66,57 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
             inputs: Sequence[torch.Tensor] | None) -> Launch:
     """Builds the operator for `backend` and makes or takes its inputs; the arguments are those of `labkit.trace`."""
     if isinstance(operator, str):
-        operator = load(operator, backend=backend)
-    else:  # the same source, and one version where it holds one
+        operator = load(operator, backend=backend, launch=False)
+    elif isinstance(operator, Operator):  # the same source, and one version where it holds one
         only = operator.latest if len(operator.versions) == 1 else None
         with kernels_of(operator.source.parents[1]):
-            operator = load(operator.name, only, backend=backend)
-    reference, version = operator.reference, operator.latest if version is None else version
+            operator = load(operator.name, only, backend=backend, launch=False)
+    else:
+        raise TypeError(f"operator is {operator!r}; it has to be what labkit.load returns, or the name of a folder of kernels/")
+    name, reference, version = operator.name, operator.reference, operator.latest if version is None else version
     mode = next(iter(reference.MODES)) if mode is None else mode
     if mode not in reference.MODES:
-        raise ValueError(f"{operator.name}: mode is {mode!r}; it has {', '.join(reference.MODES)}")
-    if version not in operator.versions:
-        raise ValueError(f"{operator.name}: version is {version!r}; it has {', '.join(map(str, operator.versions))}")
+        raise ValueError(f"{name}: mode is {mode!r}; it has {', '.join(reference.MODES)}")
+    if type(version) is not int or version not in operator.versions:
+        raise ValueError(f"{name}: version is {version!r}; it has {', '.join(map(str, operator.versions))}")
     names, _, function = reference.MODES[mode]
     if inputs is None:
-        shape = (size,) if isinstance(size, int) else tuple(_usual_shape(reference) if size is None else size)
-        inputs = draw(reference, mode, dtype or reference.DTYPES[0], torch.device("cpu"), {"shape": shape}, seed=0).inputs
+        shape, dtype = _shape(name, reference, size), reference.DTYPES[0] if dtype is None else dtype
+        if dtype not in reference.DTYPES:
+            raise ValueError(f"{name}: dtype is {dtype!r}; it has {', '.join(map(str, reference.DTYPES))}")
+        try:
+            inputs = draw(reference, mode, dtype, torch.device("cpu"), {"shape": shape}, seed=0).inputs
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(f"{name}: {mode} does not take inputs of the shape {shape}: {error}") from None
     elif size is not None or dtype is not None:
-        raise ValueError(f"{operator.name}: give either inputs, or size and dtype")
+        raise ValueError(f"{name}: give either inputs, or size and dtype")
+    if not isinstance(inputs, (list, tuple)) or not all(isinstance(t, torch.Tensor) for t in inputs):
+        raise TypeError(f"{name}: inputs is a {type(inputs).__name__}; it has to be a list of tensors: {', '.join(names)}")
     if len(inputs) != len(names):
-        raise ValueError(f"{operator.name}: {len(inputs)} inputs; {mode} takes {len(names)}: {', '.join(names)}")
+        raise ValueError(f"{name}: {len(inputs)} inputs; {mode} takes {len(names)}: {', '.join(names)}")
     inputs = [t.detach().cpu() for t in inputs]
-    return Launch(operator, mode, version, inputs, [t.shape for t in function(*(t.double() for t in inputs))])
+    for t, label in zip(inputs, names):
+        if torch.empty_like(t).stride() != t.stride() and t.numel() > 0:
+            raise ValueError(f"{name}: `{label}` has gaps between its elements, or shares them (shape {tuple(t.shape)}, strides "
+                             f"{t.stride()}); a kernel gets dense tensors. Pass {label}.contiguous()")
+    try:
+        shapes = [t.shape for t in function(*(t.double() for t in inputs))]
+    except (RuntimeError, IndexError) as error:
+        given = ", ".join(str(tuple(t.shape)) for t in inputs)
+        raise ValueError(f"{name}: {mode} does not take inputs of the shapes {given}: {error}") from None
+    return Launch(operator, mode, version, inputs, shapes)
+
+
+def _shape(name: str, reference, size: int | Sequence[int] | None) -> tuple[int, ...]:
+    if size is None:
+        return _usual_shape(reference)
+    shape = (size,) if isinstance(size, int) else size
+    if not isinstance(shape, (list, tuple)) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"{name}: size is {size!r}; it has to be a number of elements, or a shape such as (64, 96)")
+    if math.prod(shape) > LARGEST:
+        raise ValueError(f"{name}: size is {size!r}, {math.prod(shape):,} elements; at most {LARGEST:,} are drawn here, and a "
+                         "few thousand show the same")
+    return tuple(shape)
 
 
 def _usual_shape(reference) -> tuple[int, ...]:

@@ -36,12 +36,15 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -
     name: a folder of kernels/. version: whose text is changed. old: a text that stands there exactly once. backend: as
     for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process.
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
-    Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once.
+    Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once, or `new`
+    changes nothing. A kernel that writes far outside of its arrays ends this process when it is called; `trace` survives it.
     """
     source, text = source_path(name), listing.source(name, version)
     if text.count(old) != 1:
         raise ValueError(f"mutant: {old!r} stands {text.count(old)} times in version {version} of {source.name}; it has to be "
                          "once, so that it is clear what is changed. Give more of the text around it")
+    if old == new:
+        raise ValueError(f"mutant: new is old, {old!r}; it has to change something")
     whole = source.read_text(encoding="utf-8")
     changed = whole.replace(text, text.replace(old, new), 1)
     folder = BUILD_ROOT / "mutants" / hashlib.sha256(f"{kernels()}{name}{changed}".encode()).hexdigest()[:12]
@@ -49,7 +52,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -
         shutil.copytree(kernels() / part, folder / part, dirs_exist_ok=True)
     (folder / name / source.name).write_text(changed, encoding="utf-8")
     with kernels_of(folder):
-        return load(name, version, backend=backend)
+        return load(name, version, backend=backend, launch=False)
 
 
 def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
@@ -59,17 +62,21 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     wrong: Fault}. title: the table's head. All run in float32.
 
     Returns the rows: the fault, what `trace` finds first and at which line, how many findings more, and under
-    how many of the other orders of threads the result differs ("fails" where a launch does not end well).
+    how many of the other orders of threads the result differs ("fails" where a launch does not end well, "not run" where
+    the trace had to end it).
     """
+    if not faults:
+        raise ValueError("plant: faults is empty; it has to name at least one Fault")
     rows, words = [], []
     for what, fault in faults.items():
         with contextlib.redirect_stdout(io.StringIO()):  # what it builds
             broken = mutant(fault.operator, fault.version, fault.old, fault.new)
-            found = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False).findings
-            differ = _orders(broken, fault)
+            traced = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False)
+            differ = "not run" if traced.ended_early else _orders(broken, fault)
+        found = traced.findings
         first = found[0] if found else None
         rows.append({"fault": what, "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
-                     "and more": max(0, len(found) - 1), "orders that differ": differ})
+                     "further findings": max(0, len(found) - 1), "orders that differ": differ})
         words.append({"fault": what, "in words": str(first) if first else "nothing"})
     for key, head, table in ((name, title, rows), (f"{name}_words", f"{title}, in words", words)):
         record = {"kind": "table", "title": head, "exact": True, "columns": list(table[0]), "rows": table}

@@ -10,7 +10,7 @@ from typing import Iterator, Sequence
 import torch
 
 from labkit import results
-from labkit.launching import Launch, prepare
+from labkit.launching import Launch, guarded, prepare
 from labkit.operator import Operator
 
 VARIABLE = "LABKIT_HOST_ORDER"  # kernels/host/cuda_host_order.h reads it
@@ -75,10 +75,10 @@ def differences(launch: Launch, seeds: int) -> list[Difference]:
 
 
 def _run(launch: Launch, order: str) -> list[torch.Tensor]:
-    outputs = launch.new_outputs()
+    inputs, outputs = [[guarded(t) for t in tensors] for tensors in (launch.inputs, launch.new_outputs())]
     with _ordered(order):
         try:
-            launch(launch.inputs, outputs)
+            launch(inputs, outputs)
         except RuntimeError as error:
             raise RuntimeError(f"schedules, order {order}: {error}") from None
     return outputs

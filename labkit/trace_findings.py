@@ -38,12 +38,13 @@ def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Se
         elif fault["kind"] == "barrier not reached by all":
             line = f"{fault['file'].rpartition('/')[2]}:{fault['line']}"
             text = (f"{fault['barrier']} is reached by {fault['reached']} of the block's {fault['threads']} threads: "
-                    f"{fault['thread']} ends without it. CUDA wants all threads of a block at a barrier; since Volta, a GPU "
-                    "does not wait for those that have ended")
+                    f"{fault['thread']} ends without it. Since Volta a barrier waits only for threads that have not ended; "
+                    "older GPUs may hang here")
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif fault["kind"] != "launch failed":
-            what = _place(fault) if "array" in fault else "through a null pointer"
-            text = f"{fault['kind']}: {fault['thread']} {fault.get('does', 'reads')} {what}"
+            wild = "a null pointer" if fault["address"] < 1 << 16 else "a pointer to far outside of every array"
+            what = f"{fault.get('does', 'reads')} {_place(fault)}" if "array" in fault else f"follows {wild}"
+            text = f"{fault['kind']}: {fault['thread']} {what}"
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif not re.fullmatch("(misaligned )?access.*", fault["message"]):  # those are findings of their own
             place = re.search(r"\bat ([\w.]+\.cuh?:\d+)", fault["message"])
@@ -64,7 +65,7 @@ def _race(fault: dict, line: str, other: str) -> Finding:
         first, second = second, first
     missing = {"race": "no __syncthreads() lies between", "race in a warp": "no __syncwarp() lies between",
                "race between blocks": "nothing orders blocks; an atomic would"}[fault["kind"]]
-    where = f"at {second[2]}" if first[2] != second[2] else "there as well"
+    where = f"at {second[2]}" if first[2] != second[2] else "at the same line"
     if first[1:] == second[1:]:
         missing = "nothing orders the two"
     text = f"{fault['kind']}: {first[0]} {first[1]} {_place(fault)}; {second[0]} {second[1]} it {where}; {missing}"

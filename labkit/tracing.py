@@ -84,7 +84,8 @@ class Trace:
     """What `labkit.trace` returns.
 
     name: what its tables are called in results/. title: what was traced. launches: a dict a launch: kernel, grid, block. accesses: an `Access` a source line and kind.
-    findings: a `Finding` a fault; empty for a kernel in which none was seen. outputs: the output tensors.
+    findings: a `Finding` a fault; empty for a kernel in which none was seen. ended_early: whether the launch failed, so that
+    the counts are those until then. outputs: the output tensors.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Trace:
     launches: list[dict]
     accesses: list[Access]
     findings: list[Finding]
+    ended_early: bool = False
     outputs: tuple = ()
 
     def total(self, does: str, shared: bool = False) -> Access:
@@ -108,7 +110,7 @@ class Trace:
         for label, access in self._labelled(shared=False):
             moved = SECTOR * access.sectors
             rows.append({"access": label, "requests": access.requests, "sectors": access.sectors,
-                         "a request": round(access.sectors / access.requests, 3),
+                         "per request": round(access.sectors / access.requests, 3),
                          "ideal": round(access.ideal_sectors / access.requests, 3), "bytes moved": moved,
                          "useful, %": round(100 * access.bytes / moved, 1), "line": access.place})
         return _record(f"{self.title}: sectors of global memory", rows)
@@ -118,7 +120,7 @@ class Trace:
         rows = []
         for label, access in self._labelled(shared=True):
             rows.append({"access": label, "requests": access.requests, "wavefronts": access.wavefronts,
-                         "a request": round(access.wavefronts / access.requests, 3),
+                         "per request": round(access.wavefronts / access.requests, 3),
                          "ideal": round(access.ideal_wavefronts / access.requests, 3), "bank conflicts": access.conflicts,
                          "line": access.place})
         return _record(f"{self.title}: wavefronts of shared memory", rows)
@@ -176,17 +178,22 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     show: whether tables and findings are shown, and kept for `record`; they are returned in any case.
 
     Counted for each source line: requests, which are warp instructions; the 32-byte sectors that they touch; bytes that
-    some lane asked for against bytes moved; the wavefronts and bank conflicts of shared memory; atomics. Found, with
-    line, threads and address: data races, barriers that not all threads of a block reach, accesses outside the tensors
-    and shared arrays, reads of what nothing wrote, misaligned vectors, writes to inputs, outputs left unwritten.
+    some lane asked for against bytes moved; the wavefronts and bank conflicts of shared memory; requests of atomics.
+    Found, with line, threads and address: data races, barriers that not all threads of a block reach, accesses outside the
+    tensors and shared arrays, reads of what nothing wrote, misaligned vectors, writes to inputs, outputs left unwritten.
 
-    The counts follow from the source, the launch and the sizes alone: they are exact, and the same on every machine with
-    the same g++. Not modelled: caches, so sectors are what the L1 is asked for and not what the memory delivers; timing;
-    memory ordering between blocks beyond "both have used an atomic on one address", so fences are neither needed nor
-    checked; an order inside a block that atomics make. nvcc may keep in a register what g++ loads twice, or the
-    reverse. A vector (float4) counts as one access, its members read one by one as several, which nvcc may
-    join; of a structure that is no vector each 4 bytes count. memcpy of a length unknown to the compiler is not seen.
-    Where a launch ends early, as after a wild pointer, the counts are those until then.
+    The counts follow from the source, the launch and the sizes alone: exact, and the same on every machine. They are those of
+    the code that g++ makes. nvcc may keep in a register what g++ loads twice, join neighbouring accesses, unroll loops, and
+    turn branches into selections. A vector (float4) counts as one access; its members read one by one count as several, as
+    does a vector of three, or any other structure: each 4 bytes. Lanes that part reconverge at the first point that all their
+    paths share; lanes that have returned are not waited for.
+
+    Not modelled: caches, so sectors are what the L1 is asked for and not what the memory delivers; timing; what fences do.
+    Threads of different blocks, or of one block without a barrier, are ordered by atomics on one address alone. Not seen:
+    __device__ variables, memory that a launcher allocates, arrays that spill from registers, __shared__ in headers from
+    elsewhere than kernels/, memcpy of a length unknown to the compiler, and an access that strays from one tensor right into
+    another. Threads that write different bytes of one element count as a race. Where a launch ends early, as after a wild
+    pointer, the counts are those until then.
 
     Needs g++ (clang has no such instrumentation of vectors); takes some microseconds a thread. Returns a Trace. Raises
     FileNotFoundError, ValueError and BuildError as `load` does, and RuntimeError for arguments the operator refuses.
@@ -203,6 +210,7 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     found = recorder.finish(name or f"{launch.operator.name}_v{launch.version}_{launch.mode}", launch.title)
     if refused and not (found.launches and found.findings):
         raise refused
+    found.ended_early = refused is not None
     found.outputs = tuple(t.clone() for t in out)
     if show:
         _keep(found)
@@ -283,7 +291,7 @@ class _Lines:
         frames = [frame for pc in chain for frame in self._frames[pc]]
         inside = [frame for frame in frames if Path(frame[0]).name == self._source.name]
         beside = [frame for frame in frames if Path(frame[0]).parent == self._source.parent]
-        file, number = (inside or beside or frames or [(self._source.name, 0)])[0]
+        file, number = (inside or beside or [(self._source.name, 0)])[0]
         return f"{Path(file).name}:{number}"
 
     def text(self, line: str) -> str:

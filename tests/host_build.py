@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from labkit import host, machine
-from labkit.tracing import Recorder
+from labkit.tracing import MOST_EVENTS, Recorder
 
 KERNELS = Path(__file__).parent / "host_kernels"
 NAMES = sorted(path.stem for path in KERNELS.glob("*.cu"))
@@ -68,13 +68,13 @@ def traced(name):
     return built
 
 
-def trace(name, function, arrays, *numbers):
+def trace(name, function, arrays, *numbers, events=MOST_EVENTS):
     """Traces one call of a launcher of NAME.cu. arrays: {name: (tensor, role)}, in the launcher's order.
 
     Returns (the trace, the launcher's result, the arrays as the kernel left them).
     """
     built = traced(name)
-    recorder = Recorder(built, KERNELS / f"{name}.cu")
+    recorder = Recorder(built, KERNELS / f"{name}.cu", events)
     given = {label: recorder.array(tensor, label, role) for label, (tensor, role) in arrays.items()}
     code = call(getattr(ctypes.CDLL(str(built)), function), *given.values(), *numbers)
     return recorder.finish(function, function), code, {label: tensor.clone() for label, tensor in given.items()}

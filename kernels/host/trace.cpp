@@ -23,6 +23,8 @@
 //
 // labkit/tracing.py drives this, through the functions at the end, and finds source lines for the addresses of
 // instructions. The kernel's file alone is compiled with those two flags; this one is not. Blocks run one by one.
+#include <signal.h>
+
 #include "trace_find.h"
 
 namespace cuda_host::trace {
@@ -120,6 +122,18 @@ void warp_barrier(unsigned first, unsigned mask) {
         std::copy(joined, joined + warp_size, known[first + static_cast<unsigned>(__builtin_ctz(rest))]);
 }
 
+struct sigaction before[2];  // what handled SIGSEGV and SIGFPE
+
+void crashed(bool by_division, Address address) {
+    in_kernel = false;
+    const unsigned thread = current();
+    if (by_division) here.scheduler->fail(cudaErrorLaunchFailure, "integer division by zero");
+    if (address >= elsewhere.address && address < elsewhere.address + elsewhere.size)
+        last_node[thread] = intern(context[thread], elsewhere.pc);
+    found("access out of bounds", last_node[thread], 0, [&] { return place(nullptr, address, elsewhere.size, thread); });
+    here.scheduler->fail(cudaErrorLaunchFailure, "access far out of bounds");
+}
+
 void failed(const char* message) {
     found("launch failed", last_node[current()], 0, [&] {
         return field("thread", quoted(name_of(current(), number))) + field("message", quoted(message));
@@ -127,6 +141,15 @@ void failed(const char* message) {
 }
 
 }  // namespace cuda_host::trace
+
+// A kernel follows a pointer into nowhere, or divides by zero, which no GPU minds: the launch ends, and not the process.
+static void on_signal(int signal, siginfo_t* info, void*) {
+    if (!cuda_host::trace::in_kernel) {
+        sigaction(signal, signal == SIGFPE ? &cuda_host::trace::before[1] : &cuda_host::trace::before[0], nullptr);
+        return;  // and it happens again
+    }
+    cuda_host::trace::crashed(signal == SIGFPE, reinterpret_cast<cuda_host::trace::Address>(info->si_addr));
+}
 
 // ---- what the compiler tells ----
 
@@ -190,6 +213,11 @@ HIDDEN void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ
 EXPORT void trace_begin(size_t most_events) {
     most_logged = most_events;
     in_kernel = false;
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigaction(SIGSEGV, &action, &before[0]);
+    sigaction(SIGFPE, &action, &before[1]);
     for (Array& a : arrays) free(a.stores), free(a.loads), free(a.updates);
     if (arena) munmap(reinterpret_cast<void*>(arena), reserved);
     void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
@@ -217,6 +245,8 @@ EXPORT void* trace_array(const char* name, size_t bytes, size_t item, size_t off
 
 // What was found, as a JSON object; valid until the next call.
 EXPORT const char* trace_end() {
+    sigaction(SIGSEGV, &before[0], nullptr);
+    sigaction(SIGFPE, &before[1], nullptr);
     static std::string json;
     Dl_info library;
     if (!dladdr(reinterpret_cast<void*>(trace_begin), &library)) abort();

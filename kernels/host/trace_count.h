@@ -166,7 +166,7 @@ class Replay {
         }
         meet_ = flow_.meetings();
         std::fill(at_, at_ + warp_size, 0);
-        go(part(all_, meet_[Flow::entry]), Flow::exit);
+        go(part(all_, meet_[Flow::entry]));
     }
 
   private:
@@ -191,24 +191,27 @@ class Replay {
         return mask;
     }
 
-    // Takes the lanes of `group`, which stand at one instruction, to the index `stop`.
-    void go(unsigned group, unsigned stop) {
+    // Takes the lanes of `group`, which stand at one step, to where others wait for them, or to their end.
+    void go(unsigned group) {
         while (group) {
             const unsigned index = position(lowest(group));
-            if (index == stop || index == Flow::exit) return;
+            if (index == Flow::exit || std::find(stops_.begin(), stops_.end(), index) != stops_.end()) return;
             step(group);
             if (those_at(position(lowest(group)), group) != group) group = part(group, meet_[index]);
         }
     }
-    // Takes lanes that stand at several instructions to the index `meet`, each side alone. Returns those there.
+    // Takes lanes that stand at several steps to the index `meet`, each side alone. Returns those there.
     unsigned part(unsigned group, unsigned meet) {
         if (meet == Flow::exit) meet = meeting_of_those_that_go_on(group);
+        if (meet != Flow::exit) stops_.push_back(meet);
         for (unsigned rest = group; rest;) {
             const unsigned side = those_at(position(lowest(rest)), rest);
-            go(side, meet);
+            go(side);
             rest &= ~side;
         }
-        return meet == Flow::exit ? 0 : those_at(meet, group);
+        if (meet == Flow::exit) return 0;
+        stops_.pop_back();
+        return those_at(meet, group);
     }
 
     // A lane that ends is not waited for: a GPU takes it out of the warp. So where lanes part and some of them end before
@@ -340,7 +343,7 @@ class Replay {
     unsigned warp_ = 0, block_ = 0, all_ = 0;
     size_t length_[warp_size], at_[warp_size];  // of each lane's log, and how far it has come
     Flow flow_;
-    std::vector<unsigned> steps_;
+    std::vector<unsigned> steps_, stops_;  // stops: where lanes that have parted meet, the innermost last
     std::vector<unsigned> path_[warp_size], meet_;
 };
 

@@ -212,7 +212,8 @@ void found(const char* kind, unsigned node, unsigned other, F fields) {
 }
 
 std::string place(const Array* a, Address address, size_t size, unsigned thread) {
-    std::string text = field("thread", quoted(name_of(thread, number))) + field("size", static_cast<long long>(size));
+    std::string text = field("thread", quoted(name_of(thread, number))) + field("size", static_cast<long long>(size)) +
+                       field("address", static_cast<long long>(address));
     if (a)
         text += field("array", quoted(a->name)) + field("offset", static_cast<long long>(address - a->at)) +
                 field("bytes", static_cast<long long>(a->bytes)) + field("item", static_cast<long long>(a->item)) +
@@ -290,6 +291,12 @@ void check(Address address, size_t size, unsigned node, Kind kind, Space space, 
         check_item(*a, item, address, size, node, kind);
 }
 
+struct {
+    const void* pc;
+    Address address;
+    size_t size;
+} elsewhere;  // the last access to neither arrays nor shared memory
+
 // `natural`: the access is one instruction on a GPU too, which needs the alignment of its size.
 void access(const void* pc, const void* pointer, size_t size, Kind kind, bool natural = true) {
     if (!in_kernel) return;
@@ -297,11 +304,9 @@ void access(const void* pc, const void* pointer, size_t size, Kind kind, bool na
     Space space = global_memory;
     if (address - arena >= reserved) {
         space = shared_memory;
-        if (address - shared_begin >= shared_capacity) {
-            if (address >= margin) return;  // a local variable
-            const unsigned node = last_node[current()] = intern(context[current()], pc);
-            found("access out of bounds", node, 0, [&] { return place(nullptr, address, size, current()); });
-            here.scheduler->fail(cudaErrorLaunchFailure, "access through a null pointer");
+        if (address - shared_begin >= shared_capacity) {  // a local variable, or a pointer that has gone wild
+            elsewhere = {pc, address, size};
+            return;
         }
     }
     const unsigned node = intern(context[current()], pc);

@@ -161,6 +161,64 @@ template <bool FIXED> __global__ void last_block(float* parts, int* tickets, flo
     y[threadIdx.x] = parts[threadIdx.x];  // @last_block
 }
 
+// The last block is right only if all threads' stores come before the ticket that tells of them.
+template <bool FIXED> __global__ void ticket_without_barrier(float* parts, int* tickets, float* y) {
+    __shared__ bool is_last;
+    parts[blockIdx.x * blockDim.x + threadIdx.x] = 1.0f;
+    __threadfence();
+    if (FIXED) __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(tickets, 1) == int(gridDim.x) - 1;
+    __syncthreads();
+    if (!is_last) return;
+    float sum = 0;
+    for (unsigned b = 0; b < gridDim.x; ++b) sum += parts[b * blockDim.x + threadIdx.x];  // @ticket_without_barrier
+    y[threadIdx.x] = sum;
+}
+
+template <bool FIXED> __global__ void ticket_before_store(float* parts, int* tickets, float* y) {
+    if (FIXED) parts[blockIdx.x] = 1.0f;
+    const int ticket = atomicAdd(tickets, 1);
+    if (!FIXED) parts[blockIdx.x] = 1.0f;
+    if (ticket == int(gridDim.x) - 1)
+        for (unsigned b = 0; b < gridDim.x; ++b) y[b] = parts[b];  // @ticket_before_store
+}
+
+// Pairs of blocks have a ticket each, and the later one of a pair takes one of a second level.
+template <bool FIXED> __global__ void ticket_of_tickets(float* parts, int* tickets, float* y) {
+    parts[blockIdx.x] = 1.0f;
+    if (atomicAdd(tickets + blockIdx.x / 2, 1) == 0) return;
+    const int ticket = FIXED ? atomicAdd(tickets + 7, 1) : int(blockIdx.x / 2);
+    if (ticket == int(gridDim.x) / 2 - 1)
+        for (unsigned b = 0; b < gridDim.x; ++b) y[b] = parts[b];  // @ticket_of_tickets
+}
+
+// An atomic on something else orders nothing.
+template <bool FIXED> __global__ void other_atomic(float* x, int* counter, float* y) {
+    atomicAdd(counter, 1);
+    if (FIXED) atomicAdd(y, x[blockIdx.x]);
+    else *y = *y + x[blockIdx.x];  // @other_atomic
+}
+
+template <bool FIXED> __global__ void store_then_atomic(int* y) {
+    __shared__ int count;
+    if (threadIdx.x == 0) count = 0;  // @store_then_atomic
+    if (FIXED) __syncthreads();
+    atomicAdd(&count, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) *y = count;
+}
+
+template <bool FIXED> __global__ void store_of_one_block_and_atomics(float* y) {
+    if (!FIXED && blockIdx.x + threadIdx.x == 0) *y = 0;  // @store_of_one_block_and_atomics
+    atomicAdd(y, 1.0f);
+}
+
+template <bool FIXED> __global__ void read_by_all_blocks(float* x, float* y) {
+    y[blockIdx.x * blockDim.x + threadIdx.x] = x[0];
+    __syncthreads();
+    if (!FIXED && blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) x[0] = 1;  // @read_by_all_blocks
+}
+
 template <bool FIXED> __global__ void two_barriers(const float* x, float* y) {
     if (FIXED || threadIdx.x < 32) {
         __syncthreads();  // @two_barriers
@@ -197,4 +255,11 @@ RUN(shuffle_is_no_barrier, 1, 32, 0, x, y)
 RUN(half_a_warp_waits, 1, 32, 0, x, y)
 RUN(count_is_read_early, 1, 64, 0, reinterpret_cast<int*>(y))
 RUN(last_block, 8, 32, 0, x, reinterpret_cast<int*>(x) + 8, y)
+RUN(ticket_without_barrier, 4, 64, 0, x, reinterpret_cast<int*>(x) + 512, y)
+RUN(ticket_before_store, 8, 1, 0, x, reinterpret_cast<int*>(x) + 512, y)
+RUN(ticket_of_tickets, 8, 1, 0, x, reinterpret_cast<int*>(x) + 512, y)
+RUN(other_atomic, 8, 1, 0, x, reinterpret_cast<int*>(x) + 512, y)
+RUN(store_then_atomic, 1, 64, 0, reinterpret_cast<int*>(y))
+RUN(store_of_one_block_and_atomics, 4, 32, 0, y)
+RUN(read_by_all_blocks, 4, 32, 0, x, y)
 RUN(two_barriers, 1, 64, 0, x, y)
