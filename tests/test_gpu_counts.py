@@ -61,6 +61,14 @@ def test_where_nothing_is_counted_the_recorded_tables_are_shown(gpu, monkeypatch
     assert "nothing is recorded" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("cases", [[], [("copy", 1, (4,))], [Case("copy", 9, (4,))], [Case("copy", 1, (4,), "f32")],
+                                   [Case("copy", 1, (4,), mode="sideways")], [Case("copy", 1, (4,)), Case("copy", 1, (8,))]])
+def test_cases_that_make_no_sense_are_refused_without_a_gpu_too(cases, monkeypatch):
+    monkeypatch.setattr(gpu_counts.machine, "backend", lambda: "host")
+    with pytest.raises(ValueError, match="agreement: "):
+        labkit.agreement("agreement", cases, "Trace and GPU")
+
+
 def test_the_recorded_counts_of_the_trace_are_those_of_this_machine():
     """The counts do not depend on machine or compiler: what was traced beside an H200 is traced here again."""
     cell = next(cell for cell in labkit.sources.code_cells(labkit.sources.notebook("11_trace")) if "labkit.agreement" in cell)

@@ -1,5 +1,7 @@
 """`labkit.mutant` and `labkit.plant`: faults put into real kernels, and what finds them."""
 
+import re
+
 import pytest
 import torch
 
@@ -66,3 +68,35 @@ def test_a_mutant_keeps_its_source_in_trace_and_schedules(session):
     assert not labkit.trace("transpose", version=3, size=(40, 40), dtype=torch.float32, show=False).findings
     with pytest.raises(ValueError, match="version is 1; it has 3"):
         labkit.trace(broken, version=1)
+
+
+STORE = "if (i < n) y[i] = x[i];"
+
+
+@pytest.mark.parametrize("store, finding, line_is_known", [
+    ("y[i + 1] = x[i];", r"writes y\[1000\], of 1000 elements", True),
+    ("y[i * 100000000000ll] = x[i];", "follows a pointer to far outside of every array", True),
+    ("y[i / (n - n)] = x[i];", "integer division by zero", False)])
+def test_what_would_end_the_process_is_a_finding_of_trace(store, finding, line_is_known, session):
+    broken = labkit.mutant("copy", 1, STORE, store)  # which does not launch it
+    found = labkit.trace(broken, 1, size=1000, dtype=torch.float32, show=False)
+    texts = "\n".join(map(str, found.findings))
+    line = next(i for i, text in enumerate(broken.source.read_text().splitlines(), 1) if store in text)
+    assert re.search((rf"copy\.cu:{line}: .*" if line_is_known else "") + finding, texts), texts
+    assert found.ended_early == ("y[i + 1]" not in store)
+    again = labkit.trace("copy", 1, size=1000, dtype=torch.float32, show=False)
+    assert again.findings == [] and not again.ended_early
+
+
+def test_a_store_just_past_the_end_does_no_harm_under_schedules(session):
+    broken = labkit.mutant("copy", 1, STORE, "y[i + 1] = x[i];")
+    assert labkit.schedules(broken, 1, size=1000, dtype=torch.float32) == []
+
+
+def test_a_launch_that_the_trace_had_to_end_is_not_run_in_other_orders(session):
+    row, = labkit.plant("wild", {"far": Fault("copy", 1, STORE, "y[i * 100000000000ll] = x[i];", (1000,))}, "Wild")
+    assert row["orders that differ"] == "not run" and row["trace finds"] != "nothing"
+    with pytest.raises(ValueError, match="faults is empty"):
+        labkit.plant("none", {}, "None")
+    with pytest.raises(ValueError, match="has to change something"):
+        labkit.mutant("copy", 1, STORE, STORE)

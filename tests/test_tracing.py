@@ -335,17 +335,27 @@ def test_the_picture_shows_lanes_and_sectors(session, capsys):
         found.picture(line=1)
 
 
-def test_arguments_that_make_no_sense_are_refused(session):
-    with pytest.raises(ValueError, match="mode is 'sideways'; it has forward"):
-        labkit.trace("gelu", mode="sideways")
-    with pytest.raises(ValueError, match="version is 99; it has 1, 2"):
-        labkit.trace("gelu", version=99)
-    with pytest.raises(ValueError, match="1 inputs; backward takes 2: grad, x"):
-        labkit.trace("gelu", mode="backward", inputs=[torch.zeros(4)])
-    with pytest.raises(ValueError, match="either inputs, or size and dtype"):
-        labkit.trace("gelu", inputs=[torch.zeros(4)], size=4)
-    with pytest.raises(RuntimeError, match="gelu takes float16"):
-        labkit.trace("gelu", inputs=[torch.zeros(4, dtype=torch.int64)])
+@pytest.mark.parametrize("operator, arguments, error, words", [
+    ("gelu", {"mode": "sideways"}, ValueError, "mode is 'sideways'; it has forward"),
+    ("gelu", {"version": 99}, ValueError, "version is 99; it has 1, 2"),
+    ("gelu", {"version": True}, ValueError, "version is True"),
+    ("gelu", {"mode": "backward", "inputs": [torch.zeros(4)]}, ValueError, "1 inputs; backward takes 2: grad, x"),
+    ("gelu", {"inputs": [torch.zeros(4)], "size": 4}, ValueError, "either inputs, or size and dtype"),
+    ("gelu", {"inputs": torch.zeros(4)}, TypeError, "inputs is a Tensor; it has to be a list of tensors: x"),
+    ("gelu", {"mode": "backward", "inputs": [torch.zeros(3), torch.zeros(4)]}, ValueError,
+     r"backward does not take inputs of the shapes \(3,\), \(4,\)"),
+    ("gelu", {"inputs": [torch.zeros(8)[::2]]}, ValueError, r"`x` has gaps.*Pass x.contiguous\(\)"),
+    ("gelu", {"inputs": [torch.zeros(4, dtype=torch.int64)]}, RuntimeError, "gelu takes float16"),
+    ("copy", {"size": 1e6}, ValueError, r"size is 1000000.0; it has to be a number of elements, or a shape"),
+    ("copy", {"size": (4, -1)}, ValueError, r"size is \(4, -1\)"),
+    ("copy", {"size": 1 << 40}, ValueError, "at most 268,435,456 are drawn"),
+    ("copy", {"dtype": "float32"}, ValueError, "dtype is 'float32'; it has torch.float16"),
+    ("row_sum", {"size": 100}, ValueError, r"forward does not take inputs of the shape \(100,\)"),
+    (None, {}, TypeError, "operator is None; it has to be what labkit.load returns, or the name"),
+])
+def test_arguments_that_make_no_sense_are_refused(session, operator, arguments, error, words):
+    with pytest.raises(error, match=words):
+        labkit.trace(operator, **arguments)
 
 
 def test_a_million_threads_are_traced_in_ten_seconds(session):
