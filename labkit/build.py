@@ -60,6 +60,10 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     if version is not None and version not in versions:
         raise ValueError(f"{name}: version is {version!r}; {source.name} lists {', '.join(map(str, versions))}")
 
+    if backend not in (None, "cuda", "host", "trace"):
+        raise ValueError(f"{name}: backend is {backend!r}; it takes 'cuda', 'host' or 'trace'")
+    if backend == "cuda" and machine.backend() != "cuda":
+        raise ValueError(f"{name}: backend is 'cuda', and there is no GPU with nvcc here; see `labkit.doctor()`")
     backend = backend or machine.backend()
     flags, cuda_flags = _flags(backend, version)
     key = _key(name, backend, [*flags, *cuda_flags], salt=time.time_ns() if rebuild else 0)
@@ -71,8 +75,8 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     built = _build(name, namespace, backend, folder, flags, cuda_flags)
     held = {version: versions[version]} if version else versions
     operator = Operator(name, backend, torch.device("cuda" if backend == "cuda" else "cpu"), namespace, held,
-                        source, folder / f"{namespace}.so", python_part(name, "op").define(namespace, max(held)), python_part(name, "reference"),
-                        python_part(name, "rivals"))
+                        source, folder / f"{namespace}.so", python_part(name, "op").define(namespace, max(held)),
+                        python_part(name, "reference"), python_part(name, "rivals"))
     if launch:
         operator.first_launch()
     seconds = time.perf_counter() - start

@@ -60,6 +60,13 @@ def test_kernels_and_shared_memory_may_stand_in_a_header_beside_the_source(kerne
     assert any(access.line.startswith("halves.cuh:") for access in found.accesses if access.shared)
 
 
+def test_a_backend_that_is_not_there_is_refused(kernels):
+    with pytest.raises(ValueError, match="backend is 'gpu'; it takes 'cuda', 'host' or 'trace'"):
+        labkit.load("gelu", backend="gpu")
+    with pytest.raises(ValueError, match="there is no GPU with nvcc here"):  # the fixture forces the host
+        labkit.load("gelu", backend="cuda")
+
+
 def test_edited_python_parts_take_effect(kernels):
     labkit.load("gelu", version=1)
     edit(kernels / "gelu" / "op.py", "gelu: save is", "gelu: save was")

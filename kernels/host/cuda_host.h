@@ -19,9 +19,9 @@
 //   - Math functions are the C library's, and at least as exact as CUDA's; the last bits differ. Approximate
 //     intrinsics (__expf, __fdividef, __sinf, ...) return the accurate value, so they show neither the error
 //     nor the range limits that they have on a GPU.
-//   - Order. Threads of a block run in index order between the points where they wait, so a data race may
-//     look harmless. Another order can be had (cuda_host_order.h), and races looked for (trace.cpp). Atomics of different blocks come in any order, as on a GPU; a float sum by atomicAdd
-//     changes from run to run.
+//   - Order. Threads of a block run in index order between the points where they wait, so a data race may look
+//     harmless. Another order can be had (cuda_host_order.h), and races looked for (trace.cpp). Atomics of different
+//     blocks come in any order, as on a GPU; a float sum by atomicAdd changes from run to run.
 //   - Progress. A thread gives way only where it waits: a loop that spins on memory until another thread of
 //     its block, or a later block, writes there never ends. CUDA promises no more for blocks; since Volta it
 //     does for threads.
@@ -61,8 +61,8 @@
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ constexpr  // only constants known when compiling: no cudaMemcpyToSymbol
-// Only for a header from elsewhere, whose text is not transformed. One block occupies one OS thread, so its shared memory is that
-// OS thread's.
+// Only for a header from elsewhere, whose text is not transformed. One block occupies one OS thread, so its shared
+// memory is that OS thread's.
 #define __shared__ static thread_local
 
 #include "cuda_host_types.h"

@@ -9,14 +9,15 @@
 //   Counting. Every thread's accesses and basic blocks are logged. At a barrier, and when the block has ended, the
 //   logs of a warp's 32 lanes are replayed side by side: lanes that stand at the same instruction make one request
 //   together. Where lanes part, each side runs alone, up to the first place that all their paths share (the
-//   immediate postdominator, in the graph of the paths that this warp took); a GPU's compiler lets them meet there.
+//   immediate postdominator, in the graph of the paths that this warp took), where nvcc lets a GPU's lanes reconverge.
+//   Lanes that have returned are not waited for.
 //   A request's addresses give its 32-byte sectors, or its wavefronts through the 32 banks of shared memory.
 //
-//   Races. Each element of an array, and each byte of shared memory, remembers its last write and its last reads.
-//   Two accesses by different threads, one of them a write, need a barrier between them: __syncthreads() for
-//   threads of one block, at least __syncwarp() for lanes of one warp. Threads of different blocks have none; what
-//   one block writes another may read only after both have used an atomic on the same address. That the order of
-//   this run kept the two apart means nothing, so a race is found although it did no harm.
+//   Races. Each element of an array, and each byte of shared memory, remembers its last store, atomics and loads.
+//   Two accesses by different threads, one of them a write and not both atomic, need a barrier between them:
+//   __syncthreads() for threads of one block, at least __syncwarp() for lanes of one warp. Threads of different blocks
+//   have none; there an atomic on one address, by the first after its access and by the second before its own, orders
+//   them. That the order of this run kept the two apart means nothing, so a race is found although it did no harm.
 //
 //   The rest follows from the same records: accesses outside every array, misaligned ones, reads of what nothing
 //   wrote, outputs that nothing wrote, barriers that some threads of a block never reach.
@@ -82,8 +83,8 @@ void shared_array(const char* name, const unsigned char* address, size_t bytes) 
         return;
     }
     const size_t offset = at - shared_begin;
-    shared_arrays.push_back({name, at, bytes, 1, Role::both, shared_memory, shared_stores + offset, shared_loads + offset,
-                             shared_updates + offset});
+    shared_arrays.push_back({name, at, bytes, 1, Role::both, shared_memory, shared_stores + offset,
+                             shared_loads + offset, shared_updates + offset});
 }
 
 __attribute__((noinline)) void atomic(const void* address, size_t bytes) {
@@ -104,9 +105,9 @@ void barrier(const char* what, Site site, unsigned first, unsigned reached) {
     unsigned missing = 0;
     while (!here.scheduler->has_exited(missing)) ++missing;
     found("barrier not reached by all", last_node[missing], last_node[first], [&] {
-        return field("thread", quoted(name_of(missing, number))) + field("other_thread", quoted(name_of(first, number))) +
-               field("barrier", quoted(what)) + field("file", quoted(site.file)) + field("line", site.line) +
-               field("reached", reached) + field("threads", threads);
+        return field("thread", quoted(name_of(missing, number))) + field("barrier", quoted(what)) +
+               field("file", quoted(site.file)) + field("line", site.line) + field("reached", reached) +
+               field("threads", threads);
     });
 }
 
@@ -130,7 +131,8 @@ void crashed(bool by_division, Address address) {
     if (by_division) here.scheduler->fail(cudaErrorLaunchFailure, "integer division by zero");
     if (address >= elsewhere.address && address < elsewhere.address + elsewhere.size)
         last_node[thread] = intern(context[thread], elsewhere.pc);
-    found("access out of bounds", last_node[thread], 0, [&] { return place(nullptr, address, elsewhere.size, thread); });
+    const auto where = [&] { return place(nullptr, address, elsewhere.size, thread); };
+    found("access out of bounds", last_node[thread], 0, where);
     here.scheduler->fail(cudaErrorLaunchFailure, "access far out of bounds");
 }
 
@@ -142,7 +144,7 @@ void failed(const char* message) {
 
 }  // namespace cuda_host::trace
 
-// A kernel follows a pointer into nowhere, or divides by zero, which no GPU minds: the launch ends, and not the process.
+// A kernel follows a pointer into nowhere, or divides by zero, which no GPU minds: the launch ends, not the process.
 static void on_signal(int signal, siginfo_t* info, void*) {
     if (!cuda_host::trace::in_kernel) {
         sigaction(signal, signal == SIGFPE ? &cuda_host::trace::before[1] : &cuda_host::trace::before[0], nullptr);
@@ -184,21 +186,23 @@ HIDDEN void __tsan_vptr_update(void**, void*) {}
 HIDDEN void __tsan_vptr_read(void**) {}
 
 // Atomic builtins: they do what they say. A kernel's own atomics have been reported by atomic() before.
-#define ATOMICS(bits, T)                                                                                                    \
-    HIDDEN T __tsan_atomic##bits##_load(const T* a, int) { return __atomic_load_n(a, __ATOMIC_SEQ_CST); }                   \
-    HIDDEN void __tsan_atomic##bits##_store(T* a, T v, int) { __atomic_store_n(a, v, __ATOMIC_SEQ_CST); }                   \
-    HIDDEN T __tsan_atomic##bits##_exchange(T* a, T v, int) { return __atomic_exchange_n(a, v, __ATOMIC_SEQ_CST); }         \
-    HIDDEN T __tsan_atomic##bits##_fetch_add(T* a, T v, int) { return __atomic_fetch_add(a, v, __ATOMIC_SEQ_CST); }         \
-    HIDDEN T __tsan_atomic##bits##_fetch_sub(T* a, T v, int) { return __atomic_fetch_sub(a, v, __ATOMIC_SEQ_CST); }         \
-    HIDDEN T __tsan_atomic##bits##_fetch_and(T* a, T v, int) { return __atomic_fetch_and(a, v, __ATOMIC_SEQ_CST); }         \
-    HIDDEN T __tsan_atomic##bits##_fetch_or(T* a, T v, int) { return __atomic_fetch_or(a, v, __ATOMIC_SEQ_CST); }           \
-    HIDDEN T __tsan_atomic##bits##_fetch_xor(T* a, T v, int) { return __atomic_fetch_xor(a, v, __ATOMIC_SEQ_CST); }         \
-    HIDDEN int __tsan_atomic##bits##_compare_exchange_strong(T* a, T* expected, T v, int, int) {                            \
-        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                      \
-    }                                                                                                                       \
-    HIDDEN int __tsan_atomic##bits##_compare_exchange_weak(T* a, T* expected, T v, int, int) {                              \
-        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                      \
+#define ATOMIC(bits, T, name, builtin) \
+    HIDDEN T __tsan_atomic##bits##_##name(T* a, T v, int) { return builtin(a, v, __ATOMIC_SEQ_CST); }
+#define COMPARE_EXCHANGE(bits, T, name)                                                                       \
+    HIDDEN int __tsan_atomic##bits##_compare_exchange_##name(T* a, T* expected, T v, int, int) {              \
+        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);        \
     }
+#define ATOMICS(bits, T)                                                                                      \
+    HIDDEN T __tsan_atomic##bits##_load(const T* a, int) { return __atomic_load_n(a, __ATOMIC_SEQ_CST); }     \
+    HIDDEN void __tsan_atomic##bits##_store(T* a, T v, int) { __atomic_store_n(a, v, __ATOMIC_SEQ_CST); }     \
+    ATOMIC(bits, T, exchange, __atomic_exchange_n)                                                            \
+    ATOMIC(bits, T, fetch_add, __atomic_fetch_add)                                                            \
+    ATOMIC(bits, T, fetch_sub, __atomic_fetch_sub)                                                            \
+    ATOMIC(bits, T, fetch_and, __atomic_fetch_and)                                                            \
+    ATOMIC(bits, T, fetch_or, __atomic_fetch_or)                                                              \
+    ATOMIC(bits, T, fetch_xor, __atomic_fetch_xor)                                                            \
+    COMPARE_EXCHANGE(bits, T, strong)                                                                         \
+    COMPARE_EXCHANGE(bits, T, weak)
 ATOMICS(8, unsigned char)
 ATOMICS(16, unsigned short)
 ATOMICS(32, unsigned)
@@ -250,11 +254,12 @@ EXPORT const char* trace_end() {
     static std::string json;
     Dl_info library;
     if (!dladdr(reinterpret_cast<void*>(trace_begin), &library)) abort();
+    const char* base_of_code = static_cast<const char*>(library.dli_fbase);
     const auto chain = [&](unsigned node) {  // from the instruction to the outermost call
         std::string text = "[";
         for (; node; node = nodes[node].context)
             text += (text.size() > 1 ? "," : "") +
-                    std::to_string(static_cast<const char*>(nodes[node].pc) - 1 - static_cast<const char*>(library.dli_fbase));
+                    std::to_string(static_cast<const char*>(nodes[node].pc) - 1 - base_of_code);
         return text + "]";
     };
     json = "{\"launches\":[" + launches + "],\"counts\":[";
@@ -273,8 +278,9 @@ EXPORT const char* trace_end() {
                     field("does", quoted(verb(c.kind))) + field("requests", c.requests) + field("lanes", c.lanes) +
                     field("bytes", c.bytes) + field("sectors", c.sectors) + field("ideal_sectors", c.ideal_sectors) +
                     field("wavefronts", c.wavefronts) + field("ideal_wavefronts", c.ideal_wavefronts) +
-                    field("array", quoted(c.array)) + field("size", c.example_size) + field("starts", c.example_starts) +
-                    field("warp", c.example_warp) + field("block", c.example_block) + field("example", "[" + example + "]") + "}";
+                    field("array", quoted(c.array)) + field("size", c.example_size) +
+                    field("starts", c.example_starts) + field("warp", c.example_warp) +
+                    field("block", c.example_block) + field("example", "[" + example + "]") + "}";
         }
     json += "],\"findings\":[";
     for (const auto& [key, finding] : findings)
@@ -284,12 +290,16 @@ EXPORT const char* trace_end() {
     json += "],\"unwritten\":[";
     for (const Array& a : arrays) {
         if (a.role != Role::output) continue;
+        const auto items = static_cast<long long>(a.bytes / a.item);
         long long missing = 0, first = -1, last = -1;
-        for (size_t item = 0; item < a.bytes / a.item; ++item)
-            if (!a.stores[item].block && !a.updates[item].last.block) ++missing, last = static_cast<long long>(item), first = first < 0 ? last : first;
+        for (long long item = 0; item < items; ++item) {
+            if (a.stores[item].block || a.updates[item].last.block) continue;
+            if (missing++ == 0) first = item;
+            last = item;
+        }
         if (missing)
             json += (json.back() == '[' ? "{" : ",{") + ("\"array\":" + quoted(a.name)) + field("items", missing) +
-                    field("first", first) + field("last", last) + field("of", static_cast<long long>(a.bytes / a.item)) + "}";
+                    field("first", first) + field("last", last) + field("of", items) + "}";
     }
     json += "]}";
     return json.c_str();

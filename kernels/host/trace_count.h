@@ -41,8 +41,8 @@ struct Event {        // an access; with kind none, the entry into a basic block
     unsigned char size;
 };
 
-// The paths of some lanes of a warp as a graph, and where paths that part meet again. A step of a path is any number; the
-// graph gives each an index of its own.
+// The paths of some lanes of a warp as a graph, and where paths that part meet again. A step of a path is any number;
+// the graph gives each an index of its own.
 class Flow {
   public:
     static constexpr unsigned entry = 0, exit = 1;
@@ -214,8 +214,8 @@ class Replay {
         return those_at(meet, group);
     }
 
-    // A lane that ends is not waited for: a GPU takes it out of the warp. So where lanes part and some of them end before
-    // they meet the others, those others meet as if it were not there.
+    // A lane that ends is not waited for: a GPU takes it out of the warp. So where lanes part and some of them end
+    // before they meet the others, those others meet as if it were not there.
     unsigned meeting_of_those_that_go_on(unsigned group) {
         std::vector<unsigned> side_of(flow_.size());  // that comes by an index: where it starts; entry: none does
         std::vector<bool> is_shared(flow_.size());
@@ -310,8 +310,8 @@ class Replay {
         }
         return starts;
     }
-    // Whether each lane has the address of the lane beside it, or each that of the lane two beside it; a lane that takes
-    // no part agrees with any.
+    // Whether each lane has the address of the lane beside it, or each that of the lane two beside it; a lane that
+    // takes no part agrees with any.
     static bool neighbours_agree(unsigned mask, const Address* addresses, unsigned first, unsigned end) {
         bool by_one = true, by_two = true;
         for (unsigned lane = first; lane < end; ++lane) {

@@ -56,8 +56,9 @@ void log(Address address, unsigned node, Kind kind, Space space, size_t size) {
     logs[thread].push_back({address, node, kind, space, static_cast<unsigned char>(size)});
     if (++logged <= most_logged) return;
     in_kernel = false;  // fail() is compiled with the kernel, and would log itself
-    here.scheduler->fail(cudaErrorLaunchFailure, "a block makes more accesses between two barriers than the trace can hold; "
-                                                 "trace a smaller size");
+    here.scheduler->fail(cudaErrorLaunchFailure,
+                         "a block makes more accesses between two barriers than the trace can hold; trace a smaller "
+                         "size");
 }
 
 std::string name_of(unsigned thread, unsigned block_number) {
@@ -130,8 +131,8 @@ bool is_ordered(const Access& before, unsigned thread) {
     return is_ordered_by_atomics(before, thread);
 }
 
-// The last accesses of one kind to an element: the last of all; the last by another warp or, failing that, thread of the
-// same block; the last by another block. Whoever comes next conflicts with one of them if it conflicts with any.
+// The last accesses of one kind to an element: the last of all; the last by another warp or, failing that, thread of
+// the same block; the last by another block. Whoever comes next conflicts with one of them if it conflicts with any.
 // (Not always under __syncwarp with partial masks, which order some lanes of a warp and not others.)
 struct Recent {
     Access last, other, elsewhere;
@@ -141,7 +142,8 @@ struct Recent {
             elsewhere = last;
             other = {};
         } else if (last.block && last.thread != access.thread) {
-            const bool is_spent = other.block != access.block || other.stamp < last_barrier || other.thread == access.thread;
+            const bool is_spent =
+                other.block != access.block || other.stamp < last_barrier || other.thread == access.thread;
             if (is_spent || last.thread / warp_size != access.thread / warp_size) other = last;
         }
         last = access;
@@ -198,7 +200,9 @@ std::string quoted(const std::string& text) {
     }
     return out + "\"";
 }
-std::string triple(dim3 d) { return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]"; }
+std::string triple(dim3 d) {
+    return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]";
+}
 std::string field(const char* name, const std::string& json) { return ",\"" + std::string(name) + "\":" + json; }
 std::string field(const char* name, long long value) { return field(name, std::to_string(value)); }
 
@@ -225,7 +229,8 @@ std::string place(const Array* a, Address address, size_t size, unsigned thread)
 
 const char* verb(Kind kind) { return kind == Kind::load ? "reads" : kind == Kind::store ? "writes" : "updates"; }
 
-void race(const Array& a, Address address, size_t size, unsigned node, Kind kind, const Access& before, Kind before_kind) {
+void race(const Array& a, Address address, size_t size, unsigned node, Kind kind, const Access& before,
+          Kind before_kind) {
     const unsigned thread = current();
     const bool same_block = before.block == number;
     if (before.block == 0 || (a.space == shared_memory && !same_block)) return;
@@ -243,7 +248,9 @@ void check_item(const Array& a, size_t item, Address address, size_t size, unsig
     const Access access{number, stamp, node, now, static_cast<unsigned short>(thread)};
     Access& store = a.stores[item];
     Recent &loads = a.loads[item], &updates = a.updates[item];
-    const auto against = [&](const Access& before, Kind before_kind) { race(a, address, size, node, kind, before, before_kind); };
+    const auto against = [&](const Access& before, Kind before_kind) {
+        race(a, address, size, node, kind, before, before_kind);
+    };
     against(store, Kind::store);
     if (kind != Kind::atomic)
         for (const Access& before : {updates.last, updates.other, updates.elsewhere}) against(before, Kind::atomic);
@@ -253,11 +260,12 @@ void check_item(const Array& a, size_t item, Address address, size_t size, unsig
         const auto by_this_block = [](const Access& before) { return before.block == number; };
         const bool is_written = a.space == shared_memory ? by_this_block(store) || by_this_block(updates.last)
                                                          : a.role == Role::both || store.block || updates.last.block;
-        if (!is_written) found("read of what nothing has written yet", node, 0, [&] { return place(&a, address, size, thread); });
+        const auto where = [&] { return place(&a, address, size, thread); };
+        if (!is_written) found("read of what nothing has written yet", node, 0, where);
         loads.add(access);
     } else if (kind == Kind::atomic) {
         updates.add(access);
-    } else {  // whoever is ordered after this store is ordered after what it was ordered after, and the rest is reported
+    } else {  // who comes after this store comes after all that it came after, and the rest has been reported
         store = access;
         if (loads.last.block) loads = {};
         if (updates.last.block) updates = {};
@@ -279,8 +287,9 @@ void check(Address address, size_t size, unsigned node, Kind kind, Space space, 
     if (!a) {
         found("access out of bounds", node, 0, where);
         const Array* near = nearest(among, address);
-        const bool exists = space == shared_memory || (near && address + margin >= near->at && address + size <= near->at + near->bytes + margin);
-        if (!exists) here.scheduler->fail(cudaErrorLaunchFailure, "access far out of bounds");
+        const bool is_near = near && address + margin >= near->at && address + size <= near->at + near->bytes + margin;
+        if (space == global_memory && !is_near)
+            here.scheduler->fail(cudaErrorLaunchFailure, "access far out of bounds");
         return;
     }
     if (a->role == Role::input) {
