@@ -116,13 +116,14 @@ class Trace:
         return _record(f"{self.title}: sectors of global memory", rows)
 
     def shared_table(self) -> dict | None:
-        """Shared memory likewise; None for a kernel that uses none."""
+        """Shared memory likewise; None for a kernel that uses none. How atomics are served is not modelled."""
         rows = []
         for label, access in self._labelled(shared=True):
-            rows.append({"access": label, "requests": access.requests, "wavefronts": access.wavefronts,
-                         "per request": round(access.wavefronts / access.requests, 3),
-                         "ideal": round(access.ideal_wavefronts / access.requests, 3), "bank conflicts": access.conflicts,
-                         "line": access.place})
+            counts = {"wavefronts": access.wavefronts, "per request": round(access.wavefronts / access.requests, 3),
+                      "ideal": round(access.ideal_wavefronts / access.requests, 3), "bank conflicts": access.conflicts}
+            if access.does == "updates":
+                counts = dict.fromkeys(counts)
+            rows.append({"access": label, "requests": access.requests, **counts, "line": access.place})
         return _record(f"{self.title}: wavefronts of shared memory", rows)
 
     def picture(self, line: int | None = None, does: str | None = None, shared: bool = False) -> None:

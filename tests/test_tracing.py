@@ -11,7 +11,7 @@ import torch
 from host_build import KERNELS, LAUNCH_FAILURE, trace
 
 import labkit
-from labkit import results, tracing
+from labkit import figures, results
 
 FAULTS = (KERNELS / "traced_faults.cu").read_text(encoding="utf-8").splitlines()
 
@@ -218,6 +218,9 @@ def test_atomics_are_counted_apart():
     shared, world = found.total("updates", shared=True), found.total("updates")
     assert (shared.requests, shared.lanes, world.requests, world.lanes) == (2, 64, 1, 8)
     assert torch.equal(left["y"], torch.bincount(bins, minlength=8).int())
+    rows = {row["access"]: row for row in found.shared_table()["rows"]}
+    assert rows["updates"]["requests"] == 2 and rows["updates"]["bank conflicts"] is None and rows["reads"]["wavefronts"] == 1
+    assert "–" in figures.text_table(found.shared_table())
 
 
 def test_one_launch_may_read_what_an_earlier_one_wrote():
