@@ -161,9 +161,12 @@ class Replay {
         flow_.clear();
         for (unsigned rest = all_; rest; rest &= rest - 1) {
             steps_.clear();
-            for (size_t k = 0; k < length_[lowest(rest)]; ++k) steps_.push_back(lanes_[lowest(rest)][k].node);
+            for (const Event& event : lanes_[lowest(rest)]) steps_.push_back(event.node);
             flow_.add(steps_, path_[lowest(rest)]);
         }
+        goes_on_.assign(flow_.size(), false);
+        for (unsigned rest = all_; rest; rest &= rest - 1)
+            for (size_t k = 0; k < length_[lowest(rest)]; ++k) goes_on_[path_[lowest(rest)][k]] = true;
         meet_ = flow_.meetings();
         std::fill(at_, at_ + warp_size, 0);
         go(part(all_, meet_[Flow::entry]));
@@ -202,7 +205,7 @@ class Replay {
     }
     // Takes lanes that stand at several steps to the index `meet`, each side alone. Returns those there.
     unsigned part(unsigned group, unsigned meet) {
-        if (meet == Flow::exit) meet = meeting_of_those_that_go_on(group);
+        if (!goes_on_[meet]) meet = meeting_of_those_that_go_on(group);
         if (meet != Flow::exit) stops_.push_back(meet);
         for (unsigned rest = group; rest;) {
             const unsigned side = those_at(position(lowest(rest)), rest);
@@ -226,7 +229,7 @@ class Replay {
         };
         for_each(group, [&](unsigned lane, unsigned index) {
             if (side_of[index] == Flow::entry) side_of[index] = position(lane);
-            if (side_of[index] != position(lane)) is_shared[index] = true;
+            if (side_of[index] != position(lane)) is_shared[index] = goes_on_[index];
         });
         unsigned meeting = 0;
         for_each(group, [&](unsigned lane, unsigned index) { meeting |= (is_shared[index] ? 1u : 0u) << lane; });
@@ -238,7 +241,8 @@ class Replay {
             steps_.assign(path.begin() + static_cast<long>(at_[lowest(rest)]), path.end() - 1);
             flow.add(steps_, indices);
         }
-        return flow.step(flow.meetings()[Flow::entry]);
+        const unsigned meet = flow.step(flow.meetings()[Flow::entry]);
+        return goes_on_[meet] ? meet : Flow::exit;
     }
 
     // The next event of each lane of `group`, which is the same instruction.
@@ -343,6 +347,7 @@ class Replay {
     unsigned warp_ = 0, block_ = 0, all_ = 0;
     size_t length_[warp_size], at_[warp_size];  // of each lane's log, and how far it has come
     Flow flow_;
+    std::vector<bool> goes_on_;  // by index: whether some lane makes an access there or later
     std::vector<unsigned> steps_, stops_;  // stops: where lanes that have parted meet, the innermost last
     std::vector<unsigned> path_[warp_size], meet_;
 };
