@@ -181,6 +181,14 @@ def test_loops_of_different_lengths_with_accesses_in_some_turns(seed):
     assert reads.sectors == len(sectors) + 16 + partly
 
 
+def test_lanes_whose_last_access_differs_go_together_until_then():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(1, 256, (32,), generator=generator, dtype=torch.int32) for _ in "ab")
+    found, _ = accesses("two_conditions", {"a": (a, "input"), "b": (b, "input"), **buffers(200)})
+    wanted = sum(any(int(bits[i]) >> k & 1 for i in range(32)) for bits in (a, b) for k in range(8))
+    assert found.total("reads").requests == 2 + wanted
+
+
 def test_a_function_called_from_two_sides_of_a_branch_is_two_requests():
     found, _ = accesses("two_calls", buffers(32))
     assert (found.total("reads").requests, found.total("reads").sectors) == (2, 8)

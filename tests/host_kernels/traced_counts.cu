@@ -60,6 +60,21 @@ __global__ void histogram(const int* bins, int* y) {
     if (threadIdx.x < 8) atomicAdd(&y[threadIdx.x], counts[threadIdx.x]);
 }
 
+// No store that all lanes come to: where a lane ends differs from lane to lane.
+__global__ void two_conditions(const int* a, const int* b, const float* x, float* y) {
+    const int i = threadIdx.x, first = a[i], second = b[i];
+    float sum = 0;
+    for (int k = 0; k < 8; ++k) {
+        if (first >> k & 1) sum += x[i + k];
+        if (second >> k & 1) sum *= x[i + k + 100];
+    }
+    if (sum == 12345.0f) y[i] = sum;
+}
+
+EXPORT int run_two_conditions(const int* a, const int* b, const float* x, float* y) {
+    return two_conditions<<<1, 32>>>(a, b, x, y), cudaGetLastError();
+}
+
 __global__ void endless(const float* x, float* y) {
     while (x[threadIdx.x] > 0) y[threadIdx.x] = x[threadIdx.x];
 }
