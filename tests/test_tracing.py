@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -266,6 +267,16 @@ def test_a_trace_in_another_process_is_the_same(tmp_path):
     said = {subprocess.run([sys.executable, "-c", program, str(labkit.REPOSITORY)], cwd=tmp_path, capture_output=True,
                            text=True, check=True).stdout.partition("[Access")[2] for _ in range(4)}
     assert len(said) == 1 and said != {""}
+
+
+def test_a_trace_that_was_left_unfinished_does_not_swallow_a_later_crash():
+    program = ("import sys, ctypes; sys.path[:0] = sys.argv[1:]; from host_build import KERNELS, traced; "
+               "from labkit.tracing import Recorder\n"
+               "library, source = traced('traced_counts'), KERNELS / 'traced_counts.cu'\n"
+               "Recorder(library, source); Recorder(library, source).finish('a', 'b'); ctypes.string_at(8)")
+    paths = [str(labkit.REPOSITORY / "tests"), str(labkit.REPOSITORY)]
+    done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGSEGV
 
 
 def test_a_loop_without_end_is_stopped_and_named():

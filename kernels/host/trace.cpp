@@ -124,6 +124,7 @@ void warp_barrier(unsigned first, unsigned mask) {
 }
 
 struct sigaction before[2];  // what handled SIGSEGV and SIGFPE
+bool is_watching = false;    // our handler is in place
 
 void crashed(bool by_division, Address address) {
     in_kernel = false;
@@ -220,8 +221,11 @@ EXPORT void trace_begin(size_t most_events) {
     struct sigaction action = {};
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    sigaction(SIGSEGV, &action, &before[0]);
-    sigaction(SIGFPE, &action, &before[1]);
+    if (!is_watching) {  // or an abandoned trace's handler would be taken for the one to go back to
+        sigaction(SIGSEGV, &action, &before[0]);
+        sigaction(SIGFPE, &action, &before[1]);
+    }
+    is_watching = true;
     for (Array& a : arrays) free(a.stores), free(a.loads), free(a.updates);
     if (arena) munmap(reinterpret_cast<void*>(arena), reserved);
     void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
@@ -249,8 +253,11 @@ EXPORT void* trace_array(const char* name, size_t bytes, size_t item, size_t off
 
 // What was found, as a JSON object; valid until the next call.
 EXPORT const char* trace_end() {
-    sigaction(SIGSEGV, &before[0], nullptr);
-    sigaction(SIGFPE, &before[1], nullptr);
+    if (is_watching) {
+        sigaction(SIGSEGV, &before[0], nullptr);
+        sigaction(SIGFPE, &before[1], nullptr);
+    }
+    is_watching = false;
     static std::string json;
     Dl_info library;
     if (!dladdr(reinterpret_cast<void*>(trace_begin), &library)) abort();
