@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from labkit import REPOSITORY, host, machine, results
+from labkit.environment import environment
 from labkit.operator import Operator, kernels, listed_versions, python_part, source_path
 
 BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
@@ -170,35 +171,29 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     """Compiles and loads the library into this process."""
     source = source_path(name)
     include = [str(kernels() / "include"), str(source.parent)]
-    kernel, objects = source, []
+    sources, objects = [source], []
     if backend != "cuda":
-        kernel = host.transform_into(work, source, include)
+        sources = [host.transform_into(work, source, include)]
         include = [str(work), str(host.INCLUDE_DIR), *include]
     if backend == "trace":  # the kernel's file alone is watched; the tracer itself is built like any other
-        objects = [host.compile_watched(kernel, [*flags, *(f"-I{folder}" for folder in include)])]
-        kernel = host.INCLUDE_DIR / "trace.cpp"
+        objects = [host.compile_watched(sources[0], [*flags, *(f"-I{folder}" for folder in include)])]
+        sources = [host.INCLUDE_DIR / "trace.cpp"]
     with _tools_on_path():
         from torch.utils import cpp_extension  # a second of import, and only a build needs it
 
         # torch hands this folder to the linker unquoted, so a path with a space would fall apart.
         cpp_extension.TORCH_LIB_PATH = shlex.quote(str(Path(torch.__file__).parent / "lib"))
         cpp_extension.CUDA_HOME = str(machine.cuda_home()) if backend == "cuda" else cpp_extension.CUDA_HOME
-        cpp_extension.load(namespace, [str(kernel), str(source.parent / "binding.cpp")],
+        cpp_extension.load(namespace, [*map(str, sources), str(source.parent / "binding.cpp")],
                            extra_cflags=[*flags, f"-DNAMESPACE={namespace}"], extra_cuda_cflags=cuda_flags,
                            extra_ldflags=[shlex.quote(str(o)) for o in objects],
                            extra_include_paths=include, build_directory=str(work),
                            with_cuda=backend == "cuda", is_python_module=False)
 
 
-@contextlib.contextmanager
-def _tools_on_path():
+def _tools_on_path() -> contextlib.AbstractContextManager:
     """ninja lies beside the running Python; a shell that has not activated the environment does not find it there."""
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+    return environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
 def _first_error(output: str, work: Path) -> str:

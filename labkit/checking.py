@@ -59,7 +59,7 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     found = {version: {mode: Worst(0.0, 0.0) for mode in modes} for version in versions}
     for mode, dtype in itertools.product(modes, dtypes):
         for number, case in enumerate(reference.CASES):
-            given = draw(reference, mode, dtype, operator.device, case, seed=number)
+            given = _draw(reference, mode, dtype, operator.device, case, seed=number)
             for version in versions:
                 found[version][mode] = max(found[version][mode], _check_case(operator, version, given))
     for version in versions:
@@ -84,8 +84,15 @@ class _Given(NamedTuple):
     exact: tuple
 
 
-def draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> _Given:
+def _draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> _Given:
     names, out_names, function = reference.MODES[mode]
+    inputs = draw_inputs(reference, mode, dtype, device, case, seed)
+    return _Given(mode, case, names, inputs, out_names, function(*(t.double() for t in inputs)))
+
+
+def draw_inputs(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> list:
+    """The inputs of one case of a mode: seeded normal numbers, as the reference's SPREAD and LARGEST say."""
+    names = reference.MODES[mode][0]
     generator = torch.Generator().manual_seed(seed)
     inputs = []
     for name in names:
@@ -96,7 +103,7 @@ def draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, ca
         if layout in ("last input offset", "outputs offset"):
             layout = "offset" if layout == "last input offset" and name == names[-1] else "contiguous"
         inputs.append(_laid_out(values, layout))
-    return _Given(mode, case, names, inputs, out_names, function(*(t.double() for t in inputs)))
+    return inputs
 
 
 def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
@@ -105,7 +112,7 @@ def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
     where = f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, {case}"
     untouched = [_bits(t).clone() for t in inputs]
     allowed = operator.reference.tolerance(dtype, version, mode)
-    models = [_model(inputs[-1], want) for want in exact]
+    models = [model_of(inputs[-1], want.shape) for want in exact]
 
     worst = Worst(0.0, 0.0)
     # Between guards first: a kernel that stores past the end must not do so in memory that is not the check's.
@@ -131,9 +138,9 @@ def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
     return worst
 
 
-def _model(last: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+def model_of(last: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """A tensor whose shape and layout an output must have: the last input, or a contiguous one of another shape."""
-    return last if exact.shape == last.shape else last.new_empty(exact.shape)
+    return last if shape == last.shape else last.new_empty(shape)
 
 
 def _check_untouched(where: str, names: tuple, inputs: list, untouched: list) -> None:

@@ -59,7 +59,7 @@ def traffic(name: str, variants: dict[str, Callable], x: torch.Tensor, title: st
         rows.append({"variant": label, "operators forward": forward.operators,
                      "operators backward": backward.operators, "bytes forward": forward.bytes / x.numel(),
                      "bytes backward": backward.bytes / x.numel(), "bytes kept": sum(kept.values()) / x.numel()})
-    table = {"kind": "table", "title": title, "columns": list(rows[0]), "rows": rows}
+    table = results.table_of(title, rows)
     results.add(name, table)
     for row in rows:
         results.note("exact", f"{title}, {row['variant']}",

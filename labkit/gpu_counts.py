@@ -17,6 +17,8 @@ from typing import Sequence
 import torch
 
 from labkit import machine, results
+from labkit.build import load
+from labkit.launching import launch_of
 from labkit.operator import listed_versions, python_part, source_path
 from labkit.profiling import profile
 from labkit.report import show_table
@@ -148,27 +150,18 @@ def _tables(name: str, title: str, compared: Sequence[dict]) -> dict[str, dict]:
         shown = [{"kernel": row["kernel"], "input": row["input"],
                   **{key: f"{row[key][0]:,}" if row[key][0] == row[key][1] else f"{row[key][0]:,} / {row[key][1]:,}" for key in keys}}
                  for row in rows]
-        tables[name + suffix] = _record(f"{title}: {what}", shown)
+        if shown:
+            tables[name + suffix] = results.table_of(f"{title}: {what}", shown)
         summary += [{"count": key, "the same in": sum(row[key][0] == row[key][1] for row in rows), "of": len(rows)} for key in keys]
-    tables[f"{name}_summary"] = _record(f"{title}: in how many kernels they agree", summary)
+    tables[f"{name}_summary"] = results.table_of(f"{title}: in how many kernels they agree", summary)
     return tables
 
 
-def _record(title: str, rows: list[dict]) -> dict:
-    return {"kind": "table", "title": title, "columns": list(rows[0]) if rows else ["kernel"], "rows": rows}
-
-
 def _launch(cases: Sequence[Case]) -> None:
-    from labkit.build import load
-    from labkit.launching import Launch
-
     launches = []
     for case in cases:
         operator = load(case.operator)
-        names, _, function = operator.reference.MODES[case.mode]
-        inputs = case.inputs(len(names), operator.device)
-        shapes = [t.shape for t in function(*(t.double() for t in inputs))]
-        launch = Launch(operator, case.mode, case.version, inputs, shapes)
+        launch = launch_of(operator, case.mode, case.version, _inputs(case, operator.device))
         launches.append((launch, launch.new_outputs()))
     torch.cuda.synchronize()
     torch.cuda.profiler.start()

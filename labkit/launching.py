@@ -9,19 +9,23 @@ from typing import Sequence
 import torch
 
 from labkit.build import load
-from labkit.checking import draw
+from labkit.checking import draw_inputs, model_of
 from labkit.operator import Operator, kernels_of
 
 LARGEST = 1 << 28  # elements of an input that is drawn here
 MARGIN = 1 << 16  # bytes around a tensor in which a stray store does no harm
 
 
+def extent_of(t: torch.Tensor) -> int:
+    """How many elements of memory a tensor spans, from its first to its last, gaps included."""
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+
+
 def guarded(t: torch.Tensor) -> torch.Tensor:
     """A copy with its strides and alignment, in memory that goes on for MARGIN bytes before and after it."""
     margin = MARGIN // t.element_size()
-    extent = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
     offset = margin + t.storage_offset() % (512 // t.element_size())
-    room = torch.zeros(offset + extent + margin, dtype=t.dtype)
+    room = torch.zeros(offset + extent_of(t) + margin, dtype=t.dtype)
     return room.as_strided(t.shape, t.stride(), offset).copy_(t)
 
 
@@ -54,11 +58,16 @@ class Launch:
         """Tensors for the outputs, like the last input, or contiguous where the shape is another; filled with NaN."""
         last = self.inputs[-1]
         unwritten = torch.nan if last.is_floating_point() else -1
-        return [(torch.empty_like(last) if shape == last.shape else last.new_empty(shape)).fill_(unwritten)
-                for shape in self.output_shapes]
+        return [torch.full_like(model_of(last, shape), unwritten) for shape in self.output_shapes]
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         getattr(self.operator.ops, f"{self.mode}_out")(*inputs, *outputs, self.version)
+
+
+def launch_of(operator: Operator, mode: str, version: int, inputs: list[torch.Tensor]) -> Launch:
+    """A launch whose outputs have the shapes that the reference gives them."""
+    _, _, function = operator.reference.MODES[mode]
+    return Launch(operator, mode, version, inputs, [t.shape for t in function(*(t.double() for t in inputs))])
 
 
 def prepare(operator: Operator | str, backend: str, version: int | None, mode: str | None,
@@ -79,15 +88,12 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
         raise ValueError(f"{name}: mode is {mode!r}; it has {', '.join(reference.MODES)}")
     if type(version) is not int or version not in operator.versions:
         raise ValueError(f"{name}: version is {version!r}; it has {', '.join(map(str, operator.versions))}")
-    names, _, function = reference.MODES[mode]
+    names = reference.MODES[mode][0]
     if inputs is None:
         shape, dtype = _shape(name, reference, size), reference.DTYPES[0] if dtype is None else dtype
         if dtype not in reference.DTYPES:
             raise ValueError(f"{name}: dtype is {dtype!r}; it has {', '.join(map(str, reference.DTYPES))}")
-        try:
-            inputs = draw(reference, mode, dtype, torch.device("cpu"), {"shape": shape}, seed=0).inputs
-        except (RuntimeError, IndexError) as error:
-            raise ValueError(f"{name}: {mode} does not take inputs of the shape {shape}: {error}") from None
+        inputs = draw_inputs(reference, mode, dtype, torch.device("cpu"), {"shape": shape}, seed=0)
     elif size is not None or dtype is not None:
         raise ValueError(f"{name}: give either inputs, or size and dtype")
     if not isinstance(inputs, (list, tuple)) or not all(isinstance(t, torch.Tensor) for t in inputs):
@@ -100,11 +106,10 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
             raise ValueError(f"{name}: `{label}` has gaps between its elements, or shares them (shape {tuple(t.shape)}, strides "
                              f"{t.stride()}); a kernel gets dense tensors. Pass {label}.contiguous()")
     try:
-        shapes = [t.shape for t in function(*(t.double() for t in inputs))]
+        return launch_of(operator, mode, version, inputs)
     except (RuntimeError, IndexError) as error:
         given = ", ".join(str(tuple(t.shape)) for t in inputs)
         raise ValueError(f"{name}: {mode} does not take inputs of the shapes {given}: {error}") from None
-    return Launch(operator, mode, version, inputs, shapes)
 
 
 def _shape(name: str, reference, size: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
                      "further findings": max(0, len(found) - 1), "orders that differ": differ})
         words.append({"fault": what, "in words": str(first) if first else "nothing"})
     for key, head, table in ((name, title, rows), (f"{name}_words", f"{title}, in words", words)):
-        record = {"kind": "table", "title": head, "exact": True, "columns": list(table[0]), "rows": table}
+        record = results.table_of(head, table, exact=True)
         results.add(key, record)
         show_table(record, results.EXACT)
     results.note("exact", title, f"{sum(row['at'] is not None for row in rows)} of {len(rows)} faults found")

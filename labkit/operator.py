@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
@@ -10,11 +9,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, ContextManager
 
 import torch
 
 from labkit import REPOSITORY
+from labkit.environment import environment
 
 
 def kernels() -> Path:
@@ -22,18 +22,9 @@ def kernels() -> Path:
     return Path(os.environ.get("LABKIT_KERNELS") or REPOSITORY / "kernels")
 
 
-@contextlib.contextmanager
-def kernels_of(folder: Path) -> Iterator[None]:
+def kernels_of(folder: Path) -> ContextManager[None]:
     """Within, operators come from another folder."""
-    before = os.environ.get("LABKIT_KERNELS")
-    os.environ["LABKIT_KERNELS"] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["LABKIT_KERNELS"]
-        else:
-            os.environ["LABKIT_KERNELS"] = before
+    return environment(LABKIT_KERNELS=str(folder))
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-from typing import Iterator, Sequence
+from typing import Sequence
 
 import torch
 
 from labkit import results
+from labkit.environment import environment
 from labkit.launching import Launch, guarded, prepare
 from labkit.operator import Operator
 
@@ -43,7 +42,7 @@ def schedules(operator: Operator | str, version: int | None = None, mode: str | 
     stays together, since on a GPU its lanes are never far from each other.
 
     CUDA promises no order, so a difference means that the result depends on luck: on a data race, or on the order of
-    atomic additions of floating-point numbers. No difference proves nothing; `labkit.trace` finds races whatever the
+    atomic additions of floating-point numbers. No difference proves nothing; `labkit.trace` looks for races whatever the
     order. A thread gives way only where it waits, so no order is tried in which two threads take turns between barriers.
     Outputs are compared bit by bit, and a launch that fails in one order raises RuntimeError, which names the order.
 
@@ -76,7 +75,7 @@ def differences(launch: Launch, seeds: int) -> list[Difference]:
 
 def _run(launch: Launch, order: str) -> list[torch.Tensor]:
     inputs, outputs = [[guarded(t) for t in tensors] for tensors in (launch.inputs, launch.new_outputs())]
-    with _ordered(order):
+    with environment(**{VARIABLE: order}):
         try:
             launch(inputs, outputs)
         except RuntimeError as error:
@@ -87,16 +86,3 @@ def _run(launch: Launch, order: str) -> list[torch.Tensor]:
 def _bytes(t: torch.Tensor) -> torch.Tensor:
     """A row of bytes for each element, so that a NaN equals itself."""
     return t.contiguous().flatten().view(torch.uint8).view(t.numel(), t.element_size())
-
-
-@contextlib.contextmanager
-def _ordered(order: str) -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = order
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before

@@ -71,7 +71,7 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
                          + (f", NaN for {int(nan.sum())} inputs" if nan.any() else ""))
             if dtype == dtypes[0] and (drawn is None or label in drawn):
                 series[label] = _largest_by_bin(x.double(), error, edges.to(x.device))
-    table = {"kind": "table", "title": title, "columns": list(next(iter(rows.values()))), "rows": list(rows.values())}
+    table = results.table_of(title, list(rows.values()))
     results.add(name, table)
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
     results.add(f"{name}_curves", {"kind": "curve", "title": f"{title}, {str(dtypes[0]).removeprefix('torch.')}",

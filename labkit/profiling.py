@@ -44,7 +44,7 @@ def counters(name: str, operator: Operator, mode: str, elements: int, dtype: str
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             why = f"Nsight Compute did not count: {error}"
         else:
-            table = {"kind": "table", "title": title, "columns": list(rows[0]), "rows": rows}
+            table = results.table_of(title, rows)
             results.add(name, table)
             results.note("measured", title, f"{len(rows)} versions counted by Nsight Compute")
             show_table(table)

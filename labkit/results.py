@@ -114,6 +114,11 @@ def note(kind: str, name: str, outcome: str) -> None:
             file.write(json.dumps(entry) + "\n")
 
 
+def table_of(title: str, rows: list[dict], exact: bool = False) -> dict:
+    """Rows of the same columns, at least one, as a record of kind "table". exact: counted, and not measured."""
+    return {"kind": "table", "title": title, **({"exact": True} if exact else {}), "columns": list(rows[0]), "rows": rows}
+
+
 def add(name: str, table: dict) -> None:
     """Keep a table of this session under `name`, to be recorded by `record`; a later table replaces an
     earlier one.

@@ -14,19 +14,18 @@ import json
 import subprocess
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Sequence
 
 import torch
 
 from labkit import figures, results, trace_figure
-from labkit.launching import prepare
+from labkit.launching import extent_of, prepare
 from labkit.operator import Operator
 from labkit.report import show_html
 from labkit.trace_findings import Finding, findings_of
 
 _ROLES = {"input": 0, "output": 1, "both": 2}
 MOST_EVENTS = 30_000_000  # of one block between two barriers: about a gigabyte
-SECTOR = 32  # bytes; the unit that an L1 or L2 cache of an NVIDIA GPU fetches
 
 
 @dataclasses.dataclass
@@ -83,9 +82,9 @@ class Access:
 class Trace:
     """What `labkit.trace` returns.
 
-    name: what its tables are called in results/. title: what was traced. launches: a dict a launch: kernel, grid, block. accesses: an `Access` a source line and kind.
-    findings: a `Finding` a fault; empty for a kernel in which none was seen. ended_early: whether the launch failed, so that
-    the counts are those until then. outputs: the output tensors.
+    name: what its tables are called in results/. title: what was traced. launches: a dict a launch: kernel, grid, block.
+    accesses: an `Access` a source line and kind. findings: a `Finding` a fault; empty for a kernel in which none was seen.
+    ended_early: whether the launch failed, so that the counts are those until then. outputs: the output tensors.
     """
 
     name: str
@@ -108,12 +107,12 @@ class Trace:
         """Global memory as a record of kind "table", a row a source line; None where nothing is accessed."""
         rows = []
         for label, access in self._labelled(shared=False):
-            moved = SECTOR * access.sectors
+            moved = trace_figure.SECTOR * access.sectors
             rows.append({"access": label, "requests": access.requests, "sectors": access.sectors,
                          "per request": round(access.sectors / access.requests, 3),
                          "ideal": round(access.ideal_sectors / access.requests, 3), "bytes moved": moved,
                          "useful, %": round(100 * access.bytes / moved, 1), "line": access.place})
-        return _record(f"{self.title}: sectors of global memory", rows)
+        return results.table_of(f"{self.title}: sectors of global memory", rows, exact=True) if rows else None
 
     def shared_table(self) -> dict | None:
         """Shared memory likewise; None for a kernel that uses none. How atomics are served is not modelled."""
@@ -124,7 +123,7 @@ class Trace:
             if access.does == "updates":
                 counts = dict.fromkeys(counts)
             rows.append({"access": label, "requests": access.requests, **counts, "line": access.place})
-        return _record(f"{self.title}: wavefronts of shared memory", rows)
+        return results.table_of(f"{self.title}: wavefronts of shared memory", rows, exact=True) if rows else None
 
     def picture(self, line: int | None = None, does: str | None = None, shared: bool = False) -> None:
         """Shows one request of a warp: its 32 lanes against the 32-byte sectors they touch, or the banks.
@@ -162,10 +161,6 @@ class Trace:
         return rows
 
 
-def _record(title: str, rows: list[dict]) -> dict | None:
-    return {"kind": "table", "title": title, "exact": True, "columns": list(rows[0]), "rows": rows} if rows else None
-
-
 def trace(operator: Operator | str, version: int | None = None, mode: str | None = None,
           size: int | Sequence[int] | None = None, dtype: torch.dtype | None = None,
           inputs: Sequence[torch.Tensor] | None = None, name: str | None = None, show: bool = True) -> Trace:
@@ -173,8 +168,9 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
 
     operator: from `labkit.load`, or the name of a folder of kernels/. version: the latest unless given. mode: the first
     one of its reference, such as "forward", unless given. size: the shape of the inputs, which are then drawn (seeded
-    normal numbers) in `dtype`; unless given, the reference's smallest case with 4096 elements. dtype: the reference's first unless given. inputs: the tensors
-    themselves, instead of size and dtype; they are copied, and keep their strides and their offset from 512 bytes.
+    normal numbers) in `dtype`; unless given, the reference's smallest case with 4096 elements. dtype: the reference's first
+    unless given. inputs: the tensors themselves, instead of size and dtype; they are copied, and keep their strides and their
+    offset from 512 bytes.
     name: what its tables are called in results/, such as "copy_v1_forward" unless given.
     show: whether tables and findings are shown, and kept for `record`; they are returned in any case.
 
@@ -196,13 +192,19 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     another. Threads that write different bytes of one element count as a race. Where a launch ends early, as after a wild
     pointer, the counts are those until then.
 
+    Known to be wrong. Of races between blocks some stay unreported: where a block uses an atomic and does not look at its
+    result, and where one of several earlier readers orders itself by no atomic. A ticket of a warp that only __syncwarp
+    orders is reported, though right, and so is an order that an atomic on shared memory makes. Where a lane returns inside a
+    loop, later accesses of the others may count as more requests than they are. Local variables of more than 128 KiB a
+    thread, and recursion without an end, can end Python.
+
     Needs g++ (clang has no such instrumentation of vectors); takes some microseconds a thread. Returns a Trace. Raises
     FileNotFoundError, ValueError and BuildError as `load` does, and RuntimeError for arguments the operator refuses.
     """
     launch = prepare(operator, "trace", version, mode, size, dtype, inputs)
     recorder = Recorder(launch.operator.library, launch.operator.source)
-    given = [recorder.array(t, name, "input") for t, name in zip(launch.inputs, launch.input_names, strict=True)]
-    out = [recorder.array(t, name, "output") for t, name in zip(launch.new_outputs(), launch.output_names, strict=True)]
+    given = [recorder.array(t, label, "input") for t, label in zip(launch.inputs, launch.input_names, strict=True)]
+    out = [recorder.array(t, label, "output") for t, label in zip(launch.new_outputs(), launch.output_names, strict=True)]
     refused = None
     try:
         launch(given, out)
@@ -245,7 +247,7 @@ class Recorder:
         next Recorder. Raises MemoryError where there is no room.
         """
         item = tensor.element_size()
-        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+        extent = extent_of(tensor)
         address = self._calls.trace_array(name.encode(), ctypes.c_size_t(extent * item), ctypes.c_size_t(item),
                                           ctypes.c_size_t(tensor.storage_offset() * item % 512), _ROLES[role])
         if address is None:
@@ -301,5 +303,3 @@ class _Lines:
         lines = self._source.read_text(encoding="utf-8").splitlines()
         return lines[int(number) - 1].strip() if name == self._source.name and 0 < int(number) <= len(lines) else ""
 
-
-__all__: list[Any] = ["Access", "Recorder", "Trace", "trace"]

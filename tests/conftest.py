@@ -1,8 +1,16 @@
-"""What all tests share: tests marked `gpu` are skipped, with the reason, where kernels cannot run on a GPU."""
+"""What tests share: those marked `gpu` are skipped, with the reason, where kernels cannot run on a GPU."""
 
 import pytest
 
-from labkit import machine
+from labkit import machine, results
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """A function that returns the session of lab 11, which begins empty and with no results recorded."""
+    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
+    monkeypatch.setattr(results, "_session", results.Session(lab="11_trace"))
+    return results.session
 
 
 def pytest_collection_modifyitems(items):

@@ -5,11 +5,11 @@ poison this process's CUDA context, and every test after it.
 """
 
 import re
-import shutil
 import subprocess
 
 import pytest
 import torch
+from edited_kernels import edited
 
 import labkit
 from labkit import machine, operator
@@ -99,7 +99,7 @@ def test_a_copy_keeps_every_bit():
 
 def test_lane_l_of_warp_w_copies_element_l_times_the_stride_plus_w(tmp_path, monkeypatch):
     strides = {1: 1, 2: 2, 3: 8, 4: 32}
-    copy = edited(tmp_path, monkeypatch, "copy", None, "copy.cu", "y[i] = x[i];", "y[i] = to_element<T>(thread);")
+    copy = edited(tmp_path, monkeypatch, "copy", None, "copy/copy.cu", "y[i] = x[i];", "y[i] = to_element<T>(thread);")
     for version, stride in strides.items():
         y = copy(torch.zeros(4096), version=version).view(-1, 32, stride)  # of a group, a lane and a warp
         group, lane, warp = (torch.arange(size) for size in y.shape)
@@ -315,24 +315,6 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants_are_rejected(mutant, tmp_path, monkeypatch):
     name, version, file, there, instead, says = MUTANTS[mutant]
-    op = edited(tmp_path, monkeypatch, name, version, file, there, instead)
+    op = edited(tmp_path, monkeypatch, name, version, f"{name}/{file}", there, instead)
     with pytest.raises((CheckFailed, RuntimeError), match=says):
         labkit.check(op)
-
-
-def edited(tmp_path, monkeypatch, name, version, file, there, instead):
-    """The operator on the CPU, from a copy of kernels/ in which one place of `file` is replaced.
-
-    In the .cu file that is the first place from the version's namespace on, else the first of all.
-    """
-    kernels = tmp_path / "kernels"
-    shutil.copytree(operator.kernels(), kernels)
-    path = kernels / name / file
-    text = path.read_text()
-    place = text.find(there, max(text.find(f"namespace v{version} {{"), 0))
-    place = place if place >= 0 else text.find(there)
-    assert place >= 0, f"the edit does not fit {file} any more: it lacks {there!r}"
-    path.write_text(text[:place] + instead + text[place + len(there):])
-    monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
-    monkeypatch.setenv("LABKIT_BACKEND", "host")
-    return labkit.load(name, version=version)

@@ -1,14 +1,13 @@
 """`labkit.check` must reject wrong kernels: each mutant is the GeLU operator with one fault that people ship."""
 
 import dataclasses
-import shutil
 import types
 
 import pytest
 import torch
+from edited_kernels import edited
 
 import labkit
-from labkit import operator
 from labkit.checking import CheckFailed
 
 REST = "rest_after_vectors<Mode, T>(a, n);\n}"
@@ -57,25 +56,13 @@ def on_the_cpu(monkeypatch):
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_rejected(name, tmp_path, monkeypatch):
     version, file, there, instead, mode, says = MUTANTS[name]
-    gelu = mutated(tmp_path, monkeypatch, version, file, there, instead)
+    gelu = edited(tmp_path, monkeypatch, "gelu", version, file, there, instead)
     with pytest.raises((CheckFailed, RuntimeError), match=says):
         labkit.check(gelu, modes=[mode])
 
 
 def test_the_original_passes_from_the_same_place(tmp_path, monkeypatch):
-    labkit.check(mutated(tmp_path, monkeypatch, 4, "gelu/gelu.cu", "", ""), modes=["forward", "backward"])
-
-
-def mutated(tmp_path, monkeypatch, version, file, there, instead):
-    """One version of the GeLU operator, from a copy of kernels/ in which one place of `file` is replaced."""
-    kernels = tmp_path / "kernels"
-    shutil.copytree(operator.kernels(), kernels)
-    text = (kernels / file).read_text()
-    place = text.find(there, text.index("namespace v4 {") if there == REST else 0)
-    assert place >= 0, f"the mutant does not fit {file} any more: it lacks {there!r}"
-    (kernels / file).write_text(text[:place] + instead + text[place + len(there):])
-    monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
-    return labkit.load("gelu", version=version)
+    labkit.check(edited(tmp_path, monkeypatch, "gelu", 4, "gelu/gelu.cu", "", ""), modes=["forward", "backward"])
 
 
 def test_a_failure_names_place_input_and_both_values():

@@ -6,18 +6,11 @@ import pytest
 import torch
 
 import labkit
-from labkit import Fault, results
+from labkit import Fault
 from labkit.checking import CheckFailed
 from labkit.operator import source_path
 
 BARRIER = "    __syncthreads();\n"
-
-
-@pytest.fixture
-def session(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
-    monkeypatch.setattr(results, "_session", results.Session(lab="11_trace"))
-    return results.session
 
 
 def test_a_mutant_is_a_copy_and_the_kernel_stays(session):

@@ -13,7 +13,7 @@ import torch
 from host_build import KERNELS, LAUNCH_FAILURE, trace
 
 import labkit
-from labkit import figures, results
+from labkit import figures
 
 FAULTS = (KERNELS / "traced_faults.cu").read_text(encoding="utf-8").splitlines()
 
@@ -293,13 +293,6 @@ def test_a_loop_without_end_is_stopped_and_named():
 
 # ---- labkit.trace ----
 
-@pytest.fixture
-def session(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
-    monkeypatch.setattr(results, "_session", results.Session(lab="04_fused_kernel"))
-    return results.session
-
-
 # (requests, sectors) of a warp's load, for 16-bit elements
 @pytest.mark.parametrize("version, requests, sectors", [(1, 128, 256), (2, 128, 256), (3, 128, 1024), (4, 16, 256),
                                                         (5, 16, 256), (6, 16, 256), (7, 16, 256)])
@@ -373,7 +366,7 @@ def test_the_picture_shows_lanes_and_sectors(session, capsys):
     ("copy", {"size": (4, -1)}, ValueError, r"size is \(4, -1\)"),
     ("copy", {"size": 1 << 40}, ValueError, "at most 268,435,456 are drawn"),
     ("copy", {"dtype": "float32"}, ValueError, "dtype is 'float32'; it has torch.float16"),
-    ("row_sum", {"size": 100}, ValueError, r"forward does not take inputs of the shape \(100,\)"),
+    ("row_sum", {"size": 100}, ValueError, r"forward does not take inputs of the shapes \(100,\)"),
     (None, {}, TypeError, "operator is None; it has to be what labkit.load returns, or the name"),
 ])
 def test_arguments_that_make_no_sense_are_refused(session, operator, arguments, error, words):
