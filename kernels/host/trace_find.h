@@ -234,7 +234,7 @@ void race(const Array& a, Address address, size_t size, unsigned node, Kind kind
     const unsigned thread = current();
     const bool same_block = before.block == number;
     if (before.block == 0 || (a.space == shared_memory && !same_block)) return;
-    if ((kind == Kind::atomic && before_kind == Kind::atomic) || is_ordered(before, thread)) return;
+    if (is_ordered(before, thread)) return;
     const bool same_warp = same_block && before.thread / warp_size == thread / warp_size;
     found(!same_block ? "race between blocks" : same_warp ? "race in a warp" : "race", node, before.node, [&] {
         return place(&a, address, size, thread) + field("does", quoted(verb(kind))) +
