@@ -104,7 +104,7 @@ def test_lane_l_of_warp_w_copies_element_l_times_the_stride_plus_w(tmp_path, mon
         y = copy(torch.zeros(4096), version=version).view(-1, 32, stride)  # of a group, a lane and a warp
         group, lane, warp = (torch.arange(size) for size in y.shape)
         assert torch.equal(y, (group[:, None, None] * stride * 32 + warp * 32 + lane[:, None]).float())
-    assert {v: int(text.split()[1].rstrip(":")) for v, text in copy.versions.items()} == strides
+        assert f"stride {stride}:" in copy.versions[version]
 
 
 @pytest.mark.parametrize("rows, cols", [(2_097_153, 1), (1, 2_097_153)])
@@ -239,9 +239,12 @@ def test_each_thread_loads_and_stores_as_often_as_the_file_says(name, access, tm
     kernels = ptx(name, tmp_path)
     assert len(kernels) == 4 * len(listed_versions(source_path(name).read_text()))
     for kernel, text in kernels.items():
-        bits = "64" if re.search(r"I(?:Li\d+E)?dE", kernel) else "32" if re.search(r"I(?:Li\d+E)?fE", kernel) else "16"
-        assert re.findall(r"\bld\.global\S*?(\d+)\s", text) == [bits] * access, kernel
-        assert re.findall(r"\bst\.global\S*?(\d+)\s", text) == [bits] * access, kernel
+        bits = 64 if re.search(r"I(?:Li\d+E)?dE", kernel) else 32 if re.search(r"I(?:Li\d+E)?fE", kernel) else 16
+        loads, stores = ([(128 if vector else int(width)) for vector, width in
+                          re.findall(rf"\b{does}\.global(?:\.nc)?(\.v4)?\.\w?(\d+)\s", text)] for does in ("ld", "st"))
+        expected = {"copy5": [128, bits], "transpose4": [128] * (128 // bits)}  # of copy also what fills no vector
+        version = re.search(r"2v(\d)", kernel)[1]
+        assert loads == stores == expected.get(name + version, [bits] * access), kernel
 
 
 @pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
@@ -276,24 +279,38 @@ TO_Y = "tile[threadIdx.x][threadIdx.y + k]"
 # spare one element, the first launch that `load` makes.
 MUTANTS = {
     "a grid for the elements, not for whole groups":
-        ("copy", 4, "copy.cu", "(groups * (APART * LANES) + THREADS - 1)", "(n + THREADS - 1)", "elements are wrong"),
+        ("copy", 4, "copy.cu", "divide_up(groups * (APART * LANES), THREADS)", "divide_up(n, THREADS)", "elements are wrong"),
     "copies one element too many": ("copy", 3, "copy.cu", "if (i < n)", "if (i < n + (n > 1))", "wrote outside of y"),
     "copies one element too few": ("copy", 1, "copy.cu", "if (i < n)", "if (i < n - (n > 1))", "elements are wrong"),
     "float64 through float32": ("copy", 2, "copy.cu", "y[i] = x[i];", "y[i] = to_element<T>(float(to_compute(x[i])));",
                                 "float64.*elements are wrong"),
+    "leaves out what fills no vector": ("copy", 5, "copy.cu", "if (i < n % SIZE)", "if (i < n % SIZE && n < SIZE)",
+                                        "elements are wrong"),
+    "one vector too few": ("copy", 5, "copy.cu", "if (i < vectors)", "if (i + 1 < vectors)", "elements are wrong"),
+    "too few blocks of vectors": ("copy", 5, "copy.cu", "divide_up(divide_up(n, Vec<T>::SIZE), THREADS)",
+                                  "n / Vec<T>::SIZE / THREADS + (n < THREADS)", "elements are wrong"),
     "ignores strides": ("copy", 1, "binding.cpp", "torch_op::dense(x)", "x", "must be dense"),
-    "skips the last partial tile across": ("transpose", 3, "transpose.cu", "across = divide_up(cols, TILE)",
-                                           "across = cols > TILE ? cols / TILE : 1", "elements are wrong"),
-    "skips the last partial tile down": ("transpose", 1, "transpose.cu", "down = divide_up(rows, TILE)",
-                                         "down = rows > TILE ? rows / TILE : 1", "elements are wrong"),
+    "skips the last partial tile across": ("transpose", 3, "transpose.cu", "across = divide_up(cols, tile)",
+                                           "across = cols > tile ? cols / tile : 1", "elements are wrong"),
+    "skips the last partial tile down": ("transpose", 1, "transpose.cu", "down = divide_up(rows, tile)",
+                                         "down = rows > tile ? rows / tile : 1", "elements are wrong"),
     "no barrier": ("transpose", 2, "transpose.cu", "    __syncthreads();\n", "", "elements are wrong"),
     "moves tiles and not what is in them": ("transpose", 2, "transpose.cu", TO_Y, "tile[threadIdx.y + k][threadIdx.x]",
                                             "elements are wrong"),
     "stores one row past the end": ("transpose", 1, "transpose.cu", "if (row + k < rows && col < cols) y[",
                                     "if (row + k < rows + (rows > 1) && col < cols) y[",
                                     "elements are wrong|wrote outside of y"),
-    "returns the shape of x": ("transpose", 3, "binding.cpp", "{x.size(1), x.size(0)}", "{x.size(0), x.size(1)}",
-                               r"y has shape \(0, 5\), the reference \(5, 0\)"),
+    "moves squares and does not turn them": ("transpose", 4, "transpose.cu", "square[e].at[k]", "square[k].at[e]",
+                                             "elements are wrong"),
+    "finds vectors where they were not put": ("transpose", 4, "transpose.cu", "(across ^ r / SIZE) * SIZE", "across * SIZE",
+                                              "elements are wrong"),
+    "vectors across the ends of rows": ("transpose", 4, "transpose.cu", "rows % SIZE != 0 || cols % SIZE != 0 ||",
+                                        "rows % SIZE != 0 && cols % SIZE != 0 ||", "elements are wrong|aligned"),
+    "reads a tile before it is whole": ("transpose", 4, "transpose.cu",
+                                        "    __syncthreads();\n#pragma unroll\n    for (int k = 0; k < SIZE",
+                                        "    for (int k = 0; k < SIZE", "elements are wrong"),
+    "returns the shape of x": ("transpose", 3, "binding.cpp", "new_empty(x, {x.size(1), x.size(0)})",
+                               "new_empty(x, {x.size(0), x.size(1)})", r"y has shape \(0, 5\), the reference \(5, 0\)"),
     "drops the tail": ("row_sum", 1, "row_sum.cu", "c < cols;", "c < (cols > 1 ? cols / THREADS * THREADS : cols);",
                        "elements are wrong"),
     "drops the last element of a long row": ("row_sum", 4, "row_sum.cu", "c < cols;", "c < cols - (cols > 512);",

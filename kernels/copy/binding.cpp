@@ -4,26 +4,13 @@
 #include "copy.h"
 #include "torch_op.h"
 
-using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using torch_op::Launch;
-
-static Element element_of(const Tensor& x) {
-    switch (x.scalar_type()) {
-        case ScalarType::Half: return Element::half;
-        case ScalarType::BFloat16: return Element::bfloat16;
-        case ScalarType::Float: return Element::float32;
-        case ScalarType::Double: return Element::float64;
-        default:
-            torch_op::fail({"copy: `x` is ", torch_op::dtype_of(x),
-                            "; copy takes float16, bfloat16, float32 and float64. Convert it with .to(dtype)."});
-    }
-}
 
 // Into an output that the caller made.
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     torch_op::check_device("copy", x, "x");
-    const Element element = element_of(x);
+    const Element element = torch_op::element_of("copy", x, "x");
     torch_op::check_layout("copy", y, "y", x, "x");
     torch_op::check_overlap("copy", y, "y", x, "x");
     const Launch launch(x);

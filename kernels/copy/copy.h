@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-enum class Element { half, bfloat16, float32, float64 };
+#include "element.h"
 
 // y = x: launches one kernel over n elements on `stream` (a cudaStream_t) of the current device and returns
 // without waiting. Both arrays hold n elements, in the same order, and may have any alignment.

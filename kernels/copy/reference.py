@@ -7,10 +7,12 @@ MODES = {"forward": (("x",), ("y",), lambda x: (x,))}
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-# A warp copies 32 elements, a block 256, and a group of warps 32, 64, 256 or 1024, depending on version: sizes just
-# under, at and just over each, two that leave a group of v4 nearly empty and nearly full, none at all, and layouts.
+# A warp copies 32 elements, a block 256, and a group of warps 32, 64, 256 or 1024, depending on version; a vector has 2, 4
+# or 8, a block of vectors 512, 1024 or 2048: sizes just under, at and just over each, two that leave a group of v4 nearly
+# empty and nearly full, none at all, and layouts.
 CASES = [
-    *({"shape": (n,)} for n in (0, 1, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049)),
+    *({"shape": (n,)} for n in (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1023, 1024,
+                                1025, 2047, 2048, 2049)),
     {"shape": (100_003,)},
     {"shape": (3, 5, 7)},
     {"shape": ()},

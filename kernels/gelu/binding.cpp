@@ -4,27 +4,14 @@
 #include "gelu.h"
 #include "torch_op.h"
 
-using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using torch_op::Launch;
-
-static Element element_of(const Tensor& t, const char* name) {
-    switch (t.scalar_type()) {
-        case ScalarType::Half: return Element::half;
-        case ScalarType::BFloat16: return Element::bfloat16;
-        case ScalarType::Float: return Element::float32;
-        case ScalarType::Double: return Element::float64;
-        default:
-            torch_op::fail({"gelu: `", name, "` is ", torch_op::dtype_of(t),
-                            "; gelu takes float16, bfloat16, float32 and float64. Convert it with .to(dtype)."});
-    }
-}
 
 // ---- into outputs that the caller made ----
 
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     torch_op::check_device("gelu", x, "x");
-    const Element element = element_of(x, "x");
+    const Element element = torch_op::element_of("gelu", x, "x");
     torch_op::check_layout("gelu", y, "y", x, "x");
     torch_op::check_overlap("gelu", y, "y", x, "x");
     const Launch launch(x);
@@ -33,7 +20,7 @@ static void forward_out(Tensor x, Tensor y, int64_t version) {
 
 static void forward_derivative_out(Tensor x, Tensor y, Tensor derivative, int64_t version) {
     torch_op::check_device("gelu", x, "x");
-    const Element element = element_of(x, "x");
+    const Element element = torch_op::element_of("gelu", x, "x");
     torch_op::check_layout("gelu", y, "y", x, "x");
     torch_op::check_layout("gelu", derivative, "derivative", x, "x");
     torch_op::check_overlap("gelu", y, "y", x, "x");
@@ -46,7 +33,7 @@ static void forward_derivative_out(Tensor x, Tensor y, Tensor derivative, int64_
 
 static void backward_out(Tensor grad, Tensor x, Tensor grad_x, int64_t version) {
     torch_op::check_device("gelu backward", x, "x");
-    const Element element = element_of(x, "x");
+    const Element element = torch_op::element_of("gelu", x, "x");
     torch_op::check_layout("gelu backward", grad, "grad", x, "x");
     torch_op::check_layout("gelu backward", grad_x, "grad_x", x, "x");
     torch_op::check_overlap("gelu backward", grad_x, "grad_x", x, "x");
@@ -58,7 +45,7 @@ static void backward_out(Tensor grad, Tensor x, Tensor grad_x, int64_t version) 
 
 static void backward_saved_out(Tensor grad, Tensor derivative, Tensor grad_x, int64_t version) {
     torch_op::check_device("gelu backward", derivative, "derivative");
-    const Element element = element_of(derivative, "derivative");
+    const Element element = torch_op::element_of("gelu", derivative, "derivative");
     torch_op::check_layout("gelu backward", grad, "grad", derivative, "derivative");
     torch_op::check_layout("gelu backward", grad_x, "grad_x", derivative, "derivative");
     torch_op::check_overlap("gelu backward", grad_x, "grad_x", derivative, "derivative");

@@ -11,19 +11,12 @@
 // n: elements. Every version has four modes (forward, forward + derivative, backward from x, backward
 // from the saved derivative) and four element types; the mode and the type are template parameters, so
 // that a version shows nothing but how it moves data.
-#include <cuda_runtime.h>
 #include <math.h>
 
 #include "approx.cuh"
-#include "element.cuh"
 #include "gelu.h"
+#include "launch.cuh"
 #include "vec.cuh"
-
-// Set to one version to compile that one alone: a short way from an edit to a launch. 0 compiles all.
-#ifndef BUILD_VERSION
-#define BUILD_VERSION 0
-#endif
-constexpr bool builds(int version) { return BUILD_VERSION == 0 || BUILD_VERSION == version; }
 
 // ---------------------------------------------------------------------------------------------------
 // The function of one element:  z = A (x + B x^3),  gelu(x) = x/2 (1 + tanh z)
@@ -313,8 +306,7 @@ const char* launch_as(int64_t version, const void* const (&in)[IN], void* const 
         if (version == number) {                                \
             if (n == 0) return nullptr; /* no grid is empty */  \
             v##number::launch<Mode<Math>, T>(a, n, stream);     \
-            const cudaError_t error = cudaGetLastError();       \
-            return error ? cudaGetErrorString(error) : nullptr; \
+            return launch_error();                              \
         }                                                       \
     }
     VERSION(1, ByTanh<ExactTanh>)
@@ -325,20 +317,15 @@ const char* launch_as(int64_t version, const void* const (&in)[IN], void* const 
     VERSION(6, v6::Math)
     VERSION(7, v7::Math)
 #undef VERSION
-    return "this build has no such version";
+    return NO_SUCH_VERSION;
 }
 
 template <template <class> class Mode, int IN, int OUT>
 const char* launch(Element element, int64_t version, const void* const (&in)[IN], void* const (&out)[OUT], int64_t n,
                    void* stream) {
-    const auto s = static_cast<cudaStream_t>(stream);
-    switch (element) {
-        case Element::half: return launch_as<Mode, __half>(version, in, out, n, s);
-        case Element::bfloat16: return launch_as<Mode, __nv_bfloat16>(version, in, out, n, s);
-        case Element::float32: return launch_as<Mode, float>(version, in, out, n, s);
-        case Element::float64: return launch_as<Mode, double>(version, in, out, n, s);
-    }
-    return "no such element type";
+    return with_type(element, [&](auto t) {
+        return launch_as<Mode, typename decltype(t)::type>(version, in, out, n, static_cast<cudaStream_t>(stream));
+    });
 }
 
 const char* gelu_forward(Element element, int64_t version, const void* x, void* y, int64_t n, void* stream) {

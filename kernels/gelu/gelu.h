@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-enum class Element { half, bfloat16, float32, float64 };
+#include "element.h"
 
 // Each launches one kernel over n elements on `stream` (a cudaStream_t) of the current device and returns
 // without waiting. All arrays hold n elements of one type, in the same order, and may have any alignment.

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "element.h"
+
 #ifdef USE_CUDA
 // The shim's header declares this for a build that knows CUDA; torch 2.9 does so under another macro.
 extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
@@ -51,6 +53,19 @@ inline const char* dtype_of(const Tensor& t) {
         case ScalarType::ComplexFloat: return "complex64";
         case ScalarType::ComplexDouble: return "complex128";
         default: return "another type";
+    }
+}
+
+// The element type of `t`, an argument called `name` of the operator `op`.
+inline Element element_of(const std::string& op, const Tensor& t, const char* name) {
+    switch (t.scalar_type()) {
+        case ScalarType::Half: return Element::half;
+        case ScalarType::BFloat16: return Element::bfloat16;
+        case ScalarType::Float: return Element::float32;
+        case ScalarType::Double: return Element::float64;
+        default:
+            fail({op, ": `", name, "` is ", dtype_of(t), "; ", op,
+                  " takes float16, bfloat16, float32 and float64. Convert it with .to(dtype)."});
     }
 }
 
@@ -161,6 +176,45 @@ inline void check_overlap(const char* op, const Tensor& out, const char* name, c
     if (overlap(out, other, !other_is_output)) {
         fail({op, ": `", name, "` shares memory with `", other_name, "`. Pass a tensor of its own, made with ",
               "torch.empty_like(", other_name, ")."});
+    }
+}
+
+// Elements in order without gaps; the stride of a dimension of size 1 is never used.
+inline bool is_contiguous(const Tensor& t) {
+    int64_t inside = 1;
+    for (int64_t d = t.dim() - 1; d >= 0; --d) {
+        if (t.size(d) != 1 && t.stride(d) != inside) return t.numel() == 0;
+        inside *= t.size(d);
+    }
+    return true;
+}
+
+// A contiguous matrix; returns its element type.
+inline Element check_matrix(const std::string& op, const Tensor& x, const char* name) {
+    check_device(op.c_str(), x, name);
+    if (x.dim() != 2) {
+        fail({op, ": `", name, "` has shape ", shape_of(x), "; ", op,
+              " takes two dimensions. Reshape it with .reshape(rows, cols)."});
+    }
+    if (!is_contiguous(x)) fail({op, ": `", name, "` is not contiguous. Pass ", name, ".contiguous()."});
+    return element_of(op, x, name);
+}
+
+// An output of another shape than `x`, or one that must not be `x` itself, since a thread reads what another may have
+// written over: contiguous, of x's dtype and of shape `sizes`, in memory of its own.
+inline void check_result(const std::string& op, const Tensor& y, const char* name, const Tensor& x, const char* x_name,
+                         std::initializer_list<int64_t> sizes) {
+    check_device(op.c_str(), y, name);
+    std::string list;
+    for (int64_t size : sizes) list += (list.empty() ? "" : ", ") + std::to_string(size);
+    const std::string shape = "[" + list + "]", make = std::string(x_name) + ".new_empty(" + list + ")";
+    if (y.get_device_index() != x.get_device_index() || y.scalar_type() != x.scalar_type() || shape_of(y) != shape ||
+        !is_contiguous(y)) {
+        fail({op, ": `", name, "` must be contiguous, ", dtype_of(x), " of shape ", shape, ", on the device of `", x_name,
+              "`; it is ", dtype_of(y), " of shape ", shape_of(y), ". Make it with ", make, "."});
+    }
+    if (overlap(y, x, /*same_is_fine=*/false)) {
+        fail({op, ": `", name, "` shares memory with `", x_name, "`. Pass a tensor of its own, made with ", make, "."});
     }
 }
 

@@ -38,3 +38,11 @@ template <class T> __device__ inline void store_vec(T* p, const Vec<T>& v) {
     memcpy(&raw, &v, VEC_BYTES);
     *reinterpret_cast<uint4*>(p) = raw;
 }
+
+// A vector from one place to another as it is. (nvcc splits the store of store_vec(to, load_vec(from)) into four where
+// `from` is shared memory.)
+template <class T> __device__ inline void copy_vec(T* to, const T* from) {
+    ASSERT_VEC_ALIGNED(to);
+    ASSERT_VEC_ALIGNED(from);
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+}

@@ -7,16 +7,8 @@
 //
 // x: [rows, cols], y: [rows]. In every version a block of 256 threads adds up one row: each thread first adds its own
 // elements, a block's width apart, and then the versions differ in how the 256 partial sums become one.
-#include <cuda_runtime.h>
-
-#include "element.cuh"
+#include "launch.cuh"
 #include "row_sum.h"
-
-// Set to one version to compile that one alone: a short way from an edit to a launch. 0 compiles all.
-#ifndef BUILD_VERSION
-#define BUILD_VERSION 0
-#endif
-constexpr bool builds(int version) { return BUILD_VERSION == 0 || BUILD_VERSION == version; }
 
 constexpr int THREADS = 256;
 
@@ -113,8 +105,7 @@ const char* launch(void (*kernel)(const T*, T*, int64_t), const void* x, void* y
     if (rows == 0) return nullptr;  // no grid is empty
     const unsigned blocks = rows;
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(x), static_cast<T*>(y), cols);
-    const cudaError_t error = cudaGetLastError();
-    return error ? cudaGetErrorString(error) : nullptr;
+    return launch_error();
 }
 
 template <class T>
@@ -128,17 +119,12 @@ const char* launch_as(int64_t version, const void* x, void* y, int64_t rows, int
     VERSION(3)
     VERSION(4)
 #undef VERSION
-    return "this build has no such version";
+    return NO_SUCH_VERSION;
 }
 
 const char* row_sum_forward(Element element, int64_t version, const void* x, void* y, int64_t rows, int64_t cols,
                             void* stream) {
-    const auto s = static_cast<cudaStream_t>(stream);
-    switch (element) {
-        case Element::half: return launch_as<__half>(version, x, y, rows, cols, s);
-        case Element::bfloat16: return launch_as<__nv_bfloat16>(version, x, y, rows, cols, s);
-        case Element::float32: return launch_as<float>(version, x, y, rows, cols, s);
-        case Element::float64: return launch_as<double>(version, x, y, rows, cols, s);
-    }
-    return "no such element type";
+    return with_type(element, [&](auto t) {
+        return launch_as<typename decltype(t)::type>(version, x, y, rows, cols, static_cast<cudaStream_t>(stream));
+    });
 }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-enum class Element { half, bfloat16, float32, float64 };
+#include "element.h"
 
 // y[r] = x[r][0] + ... + x[r][cols - 1]: launches one kernel on `stream` (a cudaStream_t) of the current device and
 // returns without waiting. x holds rows * cols elements, row after row, y rows; they share no memory and may have any

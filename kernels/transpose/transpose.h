@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-enum class Element { half, bfloat16, float32, float64 };
+#include "element.h"
 
 // y[c][r] = x[r][c]: launches one kernel on `stream` (a cudaStream_t) of the current device and returns without
 // waiting. x holds rows * cols elements, row after row, y cols * rows; they share no memory and may have any alignment.
