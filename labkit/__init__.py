@@ -7,6 +7,9 @@
     ulp(name, {...})      its error over every 16-bit input
     traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
     counters(name, op)    what the hardware counted for each version, by Nsight Compute
+    levels(name)          latency and bandwidth of registers, shared memory, caches and memory
+    in_flight(name)       bandwidth over the bytes that are on their way
+    overlap(name, {...})  copies to the GPU and computation, in turn and side by side
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     schedules(op)         its result with threads and blocks in other orders
     mutant(name, version, old, new)   an operator with a fault put into one version
@@ -24,8 +27,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
-         "traffic": "counting", "counters": "profiling", "trace": "tracing", "schedules": "ordering",
+         "traffic": "counting", "counters": "hardware", "trace": "tracing", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
+         "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 

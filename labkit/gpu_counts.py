@@ -1,7 +1,7 @@
 """`agreement`: the counts of `trace` beside those of the GPU's own counters, kernel by kernel.
 
 Nsight Compute runs this module as a program of its own (`python -m labkit.gpu_counts CASES`), which launches each case
-once between cudaProfilerStart and cudaProfilerStop.
+once, between cudaProfilerStart and cudaProfilerStop.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _QUANTITIES = {
                         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"],
                        lambda t: t.total("reads", True).conflicts + t.total("writes", True).conflicts),
 }
+_METRICS = {metric: metric for names, _ in _QUANTITIES.values() for metric in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,12 @@ class Case:
         return [t.to(device)[self.offset:].view(self.shape) for t in flat]
 
 
+def count(metrics: dict[str, str], cases: Sequence[Case]) -> list[dict]:
+    """Launches each case once under Nsight Compute: of each {key: count}. metrics and errors: see `profiling.profile`."""
+    given = json.dumps([dataclasses.asdict(case) for case in cases])
+    return profile(metrics, ["-m", "labkit.gpu_counts", given], len(cases))
+
+
 def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     """Traces each case on the CPU, counts it on the GPU, and shows both; keeps the tables.
 
@@ -81,7 +88,7 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     why = "there is no GPU here"
     if machine.backend() == "cuda":
         try:
-            counted = _count(cases)
+            counted = count(_METRICS, cases)
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             why = f"Nsight Compute did not count: {error}"
         else:
@@ -127,12 +134,6 @@ def _inputs(case: Case, device: torch.device) -> list[torch.Tensor]:
     return case.inputs(len(names), device)
 
 
-def _count(cases: Sequence[Case]) -> list[dict]:
-    given = json.dumps([dataclasses.asdict(case) for case in cases])
-    metrics = {metric: metric for names, _ in _QUANTITIES.values() for metric in names}
-    return profile(metrics, ["-m", "labkit.gpu_counts", given], len(cases))
-
-
 def _compare(case: Case, traced: Trace, gpu: dict) -> dict:
     """A row: the kernel, its input, and for each quantity (the trace's count, the GPU's)."""
     row = {"kernel": case.label, "input": f"{' × '.join(f'{n:,}' for n in case.shape)} {case.dtype}"}
@@ -158,17 +159,18 @@ def _tables(name: str, title: str, compared: Sequence[dict]) -> dict[str, dict]:
 
 
 def _launch(cases: Sequence[Case]) -> None:
-    launches = []
+    key, inputs = None, []
     for case in cases:
         operator = load(case.operator)
-        launch = launch_of(operator, case.mode, case.version, _inputs(case, operator.device))
-        launches.append((launch, launch.new_outputs()))
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    for launch, outputs in launches:
+        if key != (drawn := (case.operator, case.mode, case.shape, case.dtype, case.offset)):  # versions share their inputs
+            key, inputs = drawn, _inputs(case, operator.device)
+        launch = launch_of(operator, case.mode, case.version, inputs)
+        outputs = launch.new_outputs()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
         launch(launch.inputs, outputs)
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""`counters`: what the hardware counted while each version of a kernel ran, through Nsight Compute's command line.
-
-Nsight Compute runs this module as a program of its own (`python -m labkit.profiling NAME MODE ELEMENTS DTYPE`), which
-launches each version once between cudaProfilerStart and cudaProfilerStop; only those launches are counted.
-"""
+"""Python programs under Nsight Compute's command line: what the hardware counted for each of their launches."""
 
 from __future__ import annotations
 
@@ -11,60 +7,9 @@ import os
 import subprocess
 import sys
 
-from labkit import REPOSITORY, machine, results
-from labkit.operator import Operator
-from labkit.report import show_table
+from labkit import REPOSITORY, machine
 
-_METRICS = {
-    "instructions": "smsp__inst_executed.sum",
-    "issue": "smsp__issue_active.avg.pct_of_peak_sustained_active",
-    "warps": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
-}
 TIME_LIMIT = 180  # seconds; Nsight Compute hangs on some rented machines
-
-
-def counters(name: str, operator: Operator, mode: str, elements: int, dtype: str, title: str) -> list[dict]:
-    """Counts what each version of an operator does on the GPU; shows and keeps the table.
-
-    name: what the table is called in results/. mode: one of the operator's modes, such as "forward". elements: of each
-    tensor. dtype: a torch dtype's name, such as "bfloat16". title: the table's head.
-
-    Returns a row a version: instructions an element (executed by its thread, memory accesses included); the share of
-    issue slots used and of warp slots filled; how busy the memory was; and the 32-byte sectors that a warp's load
-    touches. Without a GPU, or where Nsight Compute is missing, refused or silent, it says so, shows the recorded table
-    and returns [].
-    """
-    why = "there is no GPU here"
-    if operator.backend == "cuda":
-        try:
-            rows = _count(operator, mode, elements, dtype)
-        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-            why = f"Nsight Compute did not count: {error}"
-        else:
-            table = results.table_of(title, rows)
-            results.add(name, table)
-            results.note("measured", title, f"{len(rows)} versions counted by Nsight Compute")
-            show_table(table)
-            return rows
-    found = results.recorded(results.session().lab, name)
-    if found is None:
-        print(f"{title}: {why}, and nothing is recorded.")
-    else:
-        show_table(found.table, f"{found.caption()}; not counted on this machine: {why}")
-    return []
-
-
-def _count(operator: Operator, mode: str, elements: int, dtype: str) -> list[dict]:
-    program = ["-m", "labkit.profiling", operator.name, mode, str(elements), dtype]
-    launches = profile(_METRICS, program, len(operator.versions))
-    return [{"version": f"v{version}",
-             "instructions an element": round(32 * counted["instructions"] / elements, 2),
-             "issue slots used, %": counted["issue"], "warp slots filled, %": counted["warps"],
-             "memory busy, %": counted["memory"], "sectors a load": round(counted["sectors"] / counted["requests"], 2)}
-            for version, counted in zip(operator.versions, launches)]
 
 
 def profile(metrics: dict[str, str], program: list[str], launches: int) -> list[dict]:
@@ -96,23 +41,3 @@ def read_csv(text: str, metrics: dict[str, str]) -> list[dict]:
     for row in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
         launches.setdefault(row["ID"], {})[keys[row["Metric Name"]]] = float(row["Metric Value"].replace(",", ""))
     return list(launches.values())
-
-
-def _launch_each_version(name: str, mode: str, elements: int, dtype: str) -> None:
-    import torch
-
-    from labkit.build import load
-
-    operator = load(name)
-    inputs, outputs, _ = operator.reference.MODES[mode]
-    tensors = [torch.randn(elements, device=operator.device).to(getattr(torch, dtype)) for _ in inputs + outputs]
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    for version in operator.versions:
-        getattr(operator.ops, f"{mode}_out")(*tensors, version)
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
-
-
-if __name__ == "__main__":
-    _launch_each_version(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

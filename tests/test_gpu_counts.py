@@ -32,7 +32,7 @@ def gpu(tmp_path, monkeypatch):
 
 
 def test_one_number_where_they_agree_and_both_where_not(gpu, monkeypatch):
-    monkeypatch.setattr(gpu_counts, "_count", lambda cases: [counted(cases[0]), counted(cases[1], load_sectors=5, bank_conflicts=2),
+    monkeypatch.setattr(gpu_counts, "count", lambda metrics, cases: [counted(cases[0]), counted(cases[1], load_sectors=5, bank_conflicts=2),
                                                              counted(cases[2])])
     summary = labkit.agreement("agreement", CASES, "Trace and GPU")
     assert {row["count"]: (row["the same in"], row["of"]) for row in summary} == {

@@ -20,9 +20,9 @@ constexpr int LANES = 32;  // of a warp
 // APART warps share APART * LANES elements in a row, a group: lane l of its warp w takes element l * APART + w.
 template <int APART, class T>
 __global__ void kernel(const T* x, T* y, int64_t n) {
-    const int64_t thread = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-    const int64_t group = thread / (APART * LANES);
-    const int lane = thread % LANES, warp = thread / LANES % APART;
+    // Unsigned: then a division by a power of two is one shift.
+    const uint64_t thread = uint64_t(blockIdx.x) * THREADS + threadIdx.x;
+    const uint64_t group = thread / (APART * LANES), lane = thread % LANES, warp = thread / LANES % APART;
     const int64_t i = group * (APART * LANES) + lane * APART + warp;
     if (i < n) y[i] = x[i];
 }

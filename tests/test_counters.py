@@ -5,15 +5,16 @@ import types
 import pytest
 
 import labkit
-from labkit import profiling, results
+from labkit import hardware, profiling, results
 
+WORK, LEVELS = (hardware._ABOUT[about][0] for about in ("work", "levels"))
 HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
 
 
-def printed(launches):
+def printed(launches, metrics=WORK):
     lines = ["==PROF== Connected to process 7", "launched", HEAD.strip()]
     for number, values in enumerate(launches):
-        lines += [f'"{number}","7","kernel","{profiling._METRICS[key]}","x","{value:,}"' for key, value in values.items()]
+        lines += [f'"{number}","7","kernel","{metrics[key]}","x","{value:,}"' for key, value in values.items()]
     return "\n".join(lines) + "\n==PROF== Disconnected\n"
 
 
@@ -22,8 +23,8 @@ LAUNCH = {"instructions": 268435456, "issue": 51.5, "warps": 75.6, "memory": 29.
 
 def test_the_csv_of_ncu_is_read_launch_by_launch():
     other = {**LAUNCH, "instructions": 1}
-    assert profiling.read_csv(printed([LAUNCH, other]), profiling._METRICS) == [LAUNCH, other]
-    assert profiling.read_csv("==ERROR== no permission\n", profiling._METRICS) == []
+    assert profiling.read_csv(printed([LAUNCH, other]), WORK) == [LAUNCH, other]
+    assert profiling.read_csv("==ERROR== no permission\n", WORK) == []
 
 
 @pytest.fixture
@@ -42,12 +43,23 @@ def answer(monkeypatch, stdout, code=0):
 
 def test_a_row_a_version(operator, monkeypatch, capsys):
     answer(monkeypatch, printed([LAUNCH, {**LAUNCH, "sectors": 4 * 16777216}]))
-    monkeypatch.setattr(profiling, "show_table", lambda table: print(table["title"]))
+    monkeypatch.setattr(hardware, "show_table", lambda table: print(table["title"]))
     rows = labkit.counters("counters", operator, "forward", 268435456, "bfloat16", "Counted")
     assert [row["version"] for row in rows] == ["v1", "v2"]
     assert [row["instructions an element"] for row in rows] == [32, 32]
     assert [row["sectors a load"] for row in rows] == [2, 8]
     assert results.session().tables["counters"]["rows"] == rows
+
+
+def test_bytes_an_element_from_each_level(operator, monkeypatch):
+    launch = {"l1": 250, "l2": 20, "read": 320, "warps": 90.5, "memory": 88.0}
+    answer(monkeypatch, printed([launch, launch], LEVELS))
+    monkeypatch.setattr(hardware, "show_table", lambda table: None)
+    rows = labkit.counters("levels", operator, "forward", (16, 10), "float32", "Levels", about="levels")
+    assert rows[0] == {"version": "v1", "bytes an element loaded from L1": 50, "from L2": 4, "from memory": 2,
+                       "warp slots filled, %": 90.5, "memory busy, %": 88}
+    with pytest.raises(ValueError, match='about is \'speed\'; it takes "work" or "levels"'):
+        labkit.counters("levels", operator, "forward", 160, "float32", "Levels", about="speed")
 
 
 @pytest.mark.parametrize("stdout, code, says", [

@@ -1,0 +1,126 @@
+// Kernels that measure the memory system: how long one access takes, and how many bytes a second each level delivers.
+//
+// They are no operators and run on a GPU alone. `labkit.levels` and `labkit.in_flight` compile them with NVRTC, the compiler
+// for run time, which needs no header. Each writes what it has read, so that the compiler keeps the reads and a test can see
+// that all of them took place.
+
+// What stands before stays before, what stands after stays after; `value` is known by then.
+__device__ void wait_for(unsigned value) { asm volatile("" : : "r"(value) : "memory"); }
+
+// ---- latency: one thread, and each step needs the result of the one before ----------------------------------------------
+
+// chain: addresses, each of the next one: a cycle. The first `unmeasured` steps bring it into the caches. result[0] gets the
+// clocks that the `steps` after them took, result[1] the index in `chain` where they end.
+extern "C" __global__ void chase_global(const long long* chain, int unmeasured, int steps, long long* result) {
+    const long long* at = chain;
+    for (int k = 0; k < unmeasured; ++k) at = reinterpret_cast<const long long*>(__ldca(at));
+    wait_for(at - chain);
+    const long long begin = clock64();
+    for (int k = 0; k < steps; ++k) at = reinterpret_cast<const long long*>(__ldca(at));
+    wait_for(at - chain);
+    result[0] = clock64() - begin;
+    result[1] = at - chain;
+}
+
+// The same in shared memory, along a cycle of 1024 words. They hold byte offsets, so that a step is one load and nothing else.
+extern "C" __global__ void chase_shared(int steps, long long* result) {
+    __shared__ int next[1024];
+    for (int i = 0; i < 1024; ++i) next[i] = (i + 1) % 1024 * 4;
+    int at = 0;
+    wait_for(at);
+    const long long begin = clock64();
+    for (int k = 0; k < steps; ++k) at = *reinterpret_cast<const int*>(reinterpret_cast<const char*>(next) + at);
+    wait_for(at);
+    result[0] = clock64() - begin;
+    result[1] = at / 4;
+}
+
+// The same in registers: a step is one multiply-add. `one` comes from outside, so that the compiler cannot foresee the sum.
+extern "C" __global__ void chase_register(int one, int steps, long long* result) {
+    float sum = 0;
+    const float step = one;
+    const long long begin = clock64();
+    for (int k = 0; k < steps; ++k) sum = __fmaf_rn(sum, step, step);
+    wait_for(__float_as_uint(sum));
+    result[0] = clock64() - begin;
+    result[1] = static_cast<long long>(sum);
+}
+
+// ---- bandwidth: all threads, 16 bytes a load; result[thread] gets the sum of the words that a thread has read ------------
+
+__device__ unsigned sum_of(uint4 v) { return v.x + v.y + v.z + v.w; }
+__device__ int thread_of_grid() { return blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ int threads_of_grid() { return gridDim.x * blockDim.x; }
+
+// The grid reads `vectors` vectors, `passes` times, past the L1 cache.
+extern "C" __global__ void read_l2(const uint4* x, int vectors, int passes, unsigned* result) {
+    unsigned sum = 0;
+    for (int p = 0; p < passes; ++p) {
+#pragma unroll 8
+        for (int i = thread_of_grid(); i < vectors; i += threads_of_grid()) sum += sum_of(__ldcg(x + i));
+        wait_for(sum);
+    }
+    result[thread_of_grid()] = sum;
+}
+
+// Each block reads `vectors` vectors of its own, `passes` times; after the first time they are in the L1 cache.
+extern "C" __global__ void read_l1(const uint4* x, int vectors, int passes, unsigned* result) {
+    const uint4* own = x + blockIdx.x * vectors;
+    unsigned sum = 0;
+    for (int p = 0; p < passes; ++p) {
+#pragma unroll 8
+        for (int i = threadIdx.x; i < vectors; i += blockDim.x) sum += sum_of(__ldca(own + i));
+        wait_for(sum);
+    }
+    result[thread_of_grid()] = sum;
+}
+
+// Each block reads 32 KiB of shared memory, `passes` times: the first 2048 vectors of x.
+extern "C" __global__ void read_shared(const uint4* x, int passes, unsigned* result) {
+    __shared__ uint4 own[2048];
+    for (int i = threadIdx.x; i < 2048; i += blockDim.x) own[i] = x[i];
+    __syncthreads();
+    unsigned sum = 0;
+    for (int p = 0; p < passes; ++p) {
+#pragma unroll 8
+        for (int i = threadIdx.x; i < 2048; i += blockDim.x) sum += sum_of(own[i]);
+        wait_for(sum);
+    }
+    result[thread_of_grid()] = sum;
+}
+
+// Each step is eight independent multiply-adds, which read three registers each.
+extern "C" __global__ void read_registers(int one, int passes, unsigned* result) {
+    const float step = one;
+    float sum[8] = {};
+    for (int p = 0; p < passes; ++p) {
+#pragma unroll
+        for (float& s : sum) s = __fmaf_rn(s, step, step);
+    }
+    float all = 0;
+    for (float s : sum) all += s;
+    result[thread_of_grid()] = static_cast<unsigned>(all);
+}
+
+// ---- bytes in flight: a thread issues LOADS loads, waits for all of them, and goes on -----------------------------------
+
+// vectors: a multiple of LOADS and of the threads of the grid.
+template <int LOADS>
+__device__ void read_in_turns(const uint4* x, int vectors, unsigned* result) {
+    unsigned sum = 0;
+#pragma unroll 1  // or the loads of the next turn would be issued in this one
+    for (int i = thread_of_grid(); i < vectors; i += LOADS * threads_of_grid()) {
+        uint4 v[LOADS];
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) v[k] = __ldcg(x + i + k * threads_of_grid());
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) sum += sum_of(v[k]);
+        wait_for(sum);
+    }
+    result[thread_of_grid()] = sum;
+}
+
+extern "C" __global__ void in_flight_1(const uint4* x, int vectors, unsigned* result) { read_in_turns<1>(x, vectors, result); }
+extern "C" __global__ void in_flight_2(const uint4* x, int vectors, unsigned* result) { read_in_turns<2>(x, vectors, result); }
+extern "C" __global__ void in_flight_4(const uint4* x, int vectors, unsigned* result) { read_in_turns<4>(x, vectors, result); }
+extern "C" __global__ void in_flight_8(const uint4* x, int vectors, unsigned* result) { read_in_turns<8>(x, vectors, result); }

@@ -1,0 +1,297 @@
+"""`levels` and `in_flight`: the memory system of the GPU at hand, measured by the kernels of kernels/probes.cu.
+
+Latency is measured by one thread that follows a chain: each load gives the address of the next, so that nothing overlaps.
+Bandwidth is measured by all threads together, with as many loads on their way as fit.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from typing import Any
+
+import torch
+
+from labkit import REPOSITORY, figures, machine, results
+from labkit.report import show_figure, show_table
+
+LINE = 128  # bytes between the steps of a chain: a line of the L1 cache
+STEPS = 1 << 14  # of a chain, measured
+REPEATS = 5
+_NO_GPU = "there is no GPU here"
+
+
+def levels(name: str) -> list[dict]:
+    """Measures latency and bandwidth of registers, shared memory, the L1 and L2 caches and the GPU's memory.
+
+    name: what the table is called in results/; <name>_latency is the curve of latency over the size of what is accessed.
+
+    Returns a row a level: its size, latency in clocks and in ns, bandwidth in GB/s summed over all SMs, and bytes a clock
+    and SM. Without a GPU it shows the recorded tables and returns [].
+    """
+    if machine.backend() != "cuda":
+        return _show_recorded((name, f"{name}_latency"))
+    gpu = torch.cuda.get_device_properties(machine.device())
+    clock = _clock_ghz()
+    curve = _latency_curve(gpu)
+    small, l2 = 32 << 10, gpu.L2_cache_size // 4
+    large = _beyond_caches(gpu)
+    measured = [
+        ("registers", f"{_size(4 * gpu.regs_per_multiprocessor)} an SM", _chase_register(), _registers_gbps(gpu)),
+        ("shared memory", f"{_size(gpu.shared_memory_per_multiprocessor)} an SM", _chase_shared(), _shared_gbps(gpu)),
+        ("L1 cache", f"{_size(_first_level(curve))} an SM, as seen", _chase_global(small), _l1_gbps(gpu)),
+        ("L2 cache", _size(gpu.L2_cache_size), _chase_global(l2), _l2_gbps(gpu, l2)),
+        ("memory", _size(gpu.total_memory), _chase_global(large, cold=True), _l2_gbps(gpu, large)),
+    ]
+    rows = [{"level": level, "size": size, "latency, clocks": round(clocks, 1), "latency, ns": round(clocks / clock, 1),
+             "GB/s": round(gbps), "bytes a clock and SM": round(gbps / clock / gpu.multi_processor_count, 1)}
+            for level, size, clocks, gbps in measured]
+    table = results.table_of("The levels of the memory", rows)
+    results.add(name, table)
+    results.add(f"{name}_latency", curve)
+    results.note("measured", "levels of the memory", f"{len(rows)} levels, {len(curve['x']['values'])} sizes")
+    show_table(table)
+    show_figure(curve)
+    return rows
+
+
+def in_flight(name: str) -> list[dict]:
+    """Measures how the memory's bandwidth grows with the bytes that are on their way at a time.
+
+    name: what the curve is called in results/; <name>_summary is a table of the bandwidth at each end and of Little's law.
+
+    A grid of one or two blocks an SM reads memory that no cache holds. Each thread issues 1, 2, 4 or 8 loads of 16 bytes,
+    waits for them, and goes on, so the bytes in flight are known. Little's law says that they are the latency times the
+    bandwidth. Returns the summary's rows. Without a GPU it shows the recorded tables and returns [].
+    """
+    names = (name, f"{name}_summary")
+    if machine.backend() != "cuda":
+        return _show_recorded(names)
+    gpu = torch.cuda.get_device_properties(machine.device())
+    sms = gpu.multi_processor_count
+    x = _words(_beyond_caches(gpu))
+    most = gpu.max_threads_per_multi_processor
+    points: dict[int, dict[int, float]] = {loads: {} for loads in (1, 2, 4, 8)}
+    threads = 32
+    while threads <= most:
+        for loads, found in points.items():
+            found[16 * loads * threads] = _in_flight_gbps(x, sms, threads, loads)
+        threads *= 2
+    latency_ns = _chase_global(_beyond_caches(gpu), cold=True) / _clock_ghz()
+    curve, rows = little(points, latency_ns, sms)
+    for key, table in zip(names, (curve, results.table_of("Bytes in flight", rows))):
+        results.add(key, table)
+    results.note("measured", "bytes in flight", f"{sum(map(len, points.values()))} settings")
+    show_figure(curve)
+    show_table(results.table_of("Bytes in flight", rows))
+    return rows
+
+
+def little(points: dict[int, dict[int, float]], latency_ns: float, sms: int) -> tuple[dict, list[dict]]:
+    """The curve and the summary of `in_flight`.
+
+    points: {loads a thread: {bytes in flight an SM: GB/s}}. latency_ns: of one load, alone. sms: how many SMs read.
+    """
+    sizes = sorted({size for found in points.values() for size in found})
+    peak = max(gbps for found in points.values() for gbps in found.values())
+    law = [min(size * sms / latency_ns, peak) for size in sizes]
+    series = {f"{loads} load{'s' if loads > 1 else ''} a thread": [found.get(size) for size in sizes]
+              for loads, found in points.items()}
+    needed = peak * latency_ns / sms
+    curve = {"kind": "curve", "title": "Bandwidth of the memory over the bytes in flight",
+             "x": {"label": "bytes in flight an SM", "scale": "log", "values": sizes, "ticks": sizes[::2],
+                   "tick_labels": [_size(size) for size in sizes[::2]]},
+             "y": {"label": "GB/s"}, "series": {**series, "Little's law": law},
+             "vertical": [{"label": "latency × bandwidth", "x": needed}]}
+    enough = min(size for size in sizes if max(found.get(size, 0) for found in points.values()) >= 0.9 * peak)
+    rows = [{"what": "latency of one load alone, ns", "value": round(latency_ns, 1)},
+            {"what": "highest bandwidth, GB/s", "value": round(peak)},
+            {"what": "latency times bandwidth, KiB an SM", "value": round(needed / 1024, 1)},
+            {"what": "measured: nine tenths of the bandwidth need, KiB an SM", "value": enough / 1024}]
+    return curve, rows
+
+
+def chain(lines: int, address: int, seed: int = 0) -> torch.Tensor:
+    """A cycle through `lines` lines of LINE bytes in random order: int64 words, one a line holding the address of the next.
+
+    address: of the tensor's first byte, where the kernel reads it. Returns lines * LINE / 8 words on the CPU; those between
+    are 0.
+    """
+    order = torch.randperm(lines, generator=torch.Generator().manual_seed(seed))
+    words = torch.zeros(lines * LINE // 8, dtype=torch.int64)
+    words[order * (LINE // 8)] = address + order.roll(-1) * LINE
+    return words
+
+
+# -- the probes ---------------------------------------------------------------------------------------------
+
+@functools.cache
+def _kernel(name: str) -> Any:
+    return torch.cuda._compile_kernel((REPOSITORY / "kernels" / "probes.cu").read_text(encoding="utf-8"), name)
+
+
+def _launch(name: str, blocks: int, threads: int, *arguments: Any) -> None:
+    _kernel(name)(grid=(blocks, 1, 1), block=(threads, 1, 1), args=list(arguments))
+
+
+def _walk(name: str, *arguments: Any) -> tuple[float, int]:
+    """One launch of a chase: (clocks a step, where it ended)."""
+    result = torch.zeros(2, dtype=torch.int64, device="cuda")
+    _launch(name, 1, 1, *arguments, result)
+    clocks, end = result.tolist()
+    return clocks / STEPS, end
+
+
+def _chase_register() -> float:
+    return statistics.median(_walk("chase_register", 1, STEPS)[0] for _ in range(REPEATS))
+
+
+def _chase_shared() -> float:
+    return statistics.median(_walk("chase_shared", STEPS)[0] for _ in range(REPEATS))
+
+
+def _chase_global(footprint: int, cold: bool = False) -> float:
+    """Clocks a load along a chain through `footprint` bytes, of which the caches hold what they can; nothing where `cold`."""
+    lines = footprint // LINE
+    memory = torch.empty(lines * LINE // 8, dtype=torch.int64, device="cuda")
+    memory.copy_(chain(lines, memory.data_ptr()))
+    memory.sum()  # into the L2 cache
+    if cold:
+        torch.zeros(2 * torch.cuda.get_device_properties(memory.device).L2_cache_size, dtype=torch.uint8, device="cuda")
+    # The L1 cache holds nothing when a kernel begins. A chain that it may hold is walked twice.
+    unmeasured = 2 * lines if footprint <= 1 << 20 else 0
+    found, at = [], 0
+    for _ in range(REPEATS):  # each goes on where the last one ended, and so meets other lines
+        clocks, end = _walk("chase_global", memory[at:], unmeasured, STEPS)
+        found.append(clocks)
+        at += end
+    return statistics.median(found)
+
+
+def _clock_ghz() -> float:
+    """Clocks a nanosecond of an SM at work, from a chain of additions timed from inside and from outside."""
+    steps, result = 1 << 22, torch.zeros(2, dtype=torch.int64, device="cuda")
+    seconds = _seconds("chase_register", 1, 1, 1, steps, result)
+    return result[0].item() / seconds / 1e9
+
+
+def _seconds(name: str, blocks: int, threads: int, *arguments: Any) -> float:
+    """The median over REPEATS launches, after one that is not timed."""
+    found = []
+    for _ in range(1 + REPEATS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        _launch(name, blocks, threads, *arguments)
+        stop.record()
+        stop.synchronize()
+        found.append(start.elapsed_time(stop) / 1e3)
+    return statistics.median(found[1:])
+
+
+def _beyond_caches(gpu: Any) -> int:
+    """Bytes of an array that the caches hold little of, and that takes a while to read."""
+    return max(8 * gpu.L2_cache_size, 1 << 30)
+
+
+def _words(size: int) -> torch.Tensor:
+    return torch.randint(0, 1 << 16, (size // 4,), dtype=torch.int32, device="cuda")
+
+
+def _sums(threads: int) -> torch.Tensor:
+    return torch.empty(threads, dtype=torch.int32, device="cuda")
+
+
+def _verify(what: str, sums: torch.Tensor, expected: int) -> None:
+    """The words that all threads have read add up, modulo 2^32."""
+    if (int(sums.long().sum()) - expected) % (1 << 32):
+        raise RuntimeError(f"{what}: the probe did not read what it should; its time means nothing. Please report this, with "
+                           "the GPU and the versions that labkit.start shows")
+
+
+def _registers_gbps(gpu: Any) -> float:
+    blocks, threads, passes = gpu.multi_processor_count, 1024, 1 << 14
+    sums = _sums(blocks * threads)
+    seconds = _seconds("read_registers", blocks, threads, 1, passes, sums)
+    _verify("registers", sums, blocks * threads * 8 * passes)
+    return blocks * threads * 8 * passes * 3 * 4 / seconds / 1e9  # three operands of four bytes
+
+
+def _shared_gbps(gpu: Any) -> float:
+    blocks, threads, passes, size = gpu.multi_processor_count, 1024, 1 << 11, 32 << 10
+    x, sums = _words(size), _sums(blocks * threads)
+    seconds = _seconds("read_shared", blocks, threads, x, passes, sums)
+    _verify("shared memory", sums, blocks * passes * int(x.long().sum()))
+    return blocks * passes * size / seconds / 1e9
+
+
+def _l1_gbps(gpu: Any) -> float:
+    blocks, threads, passes, size = gpu.multi_processor_count, 1024, 1 << 11, 32 << 10
+    x, sums = _words(blocks * size), _sums(blocks * threads)
+    seconds = _seconds("read_l1", blocks, threads, x, size // 16, passes, sums)
+    _verify("L1", sums, passes * int(x.long().sum()))
+    return blocks * passes * size / seconds / 1e9
+
+
+def _l2_gbps(gpu: Any, size: int) -> float:
+    """Reads of `size` bytes past the L1 cache: from the L2 where they fit, else from memory."""
+    threads = gpu.max_threads_per_multi_processor // 2
+    blocks, size = 2 * gpu.multi_processor_count, size // 16 * 16
+    passes = max(2, (4 << 30) // size)
+    x, sums = _words(size), _sums(blocks * threads)
+    seconds = _seconds("read_l2", blocks, threads, x, size // 16, passes, sums)
+    _verify("L2", sums, passes * int(x.long().sum()))
+    return passes * size / seconds / 1e9
+
+
+def _in_flight_gbps(x: torch.Tensor, sms: int, threads: int, loads: int) -> float:
+    """GB/s where each SM has `threads` threads and each thread has `loads` loads of 16 bytes on their way."""
+    blocks_an_sm = -(-threads // 1024)
+    blocks, block = sms * blocks_an_sm, threads // blocks_an_sm
+    turn = loads * blocks * block
+    vectors = x.numel() // 4 // turn * turn
+    sums = _sums(blocks * block)
+    seconds = _seconds(f"in_flight_{loads}", blocks, block, x, vectors, sums)
+    _verify("bytes in flight", sums, int(x[:4 * vectors].long().sum()))
+    return 16 * vectors / seconds / 1e9
+
+
+# -- the curve of latencies, and what is shown ----------------------------------------------------------------
+
+def _latency_curve(gpu: Any) -> dict:
+    sizes = []
+    size = 4 << 10
+    while size <= 8 * gpu.L2_cache_size:
+        sizes += [size, size * 3 // 2]
+        size *= 2
+    ticks = sizes[::6]
+    return {"kind": "curve", "title": "Latency of a load over the size of what is accessed",
+            "x": {"label": "bytes accessed in random order", "scale": "log", "values": sizes, "ticks": ticks,
+                  "tick_labels": [_size(tick) for tick in ticks]},
+            "y": {"label": "clocks"}, "series": {"one load after another": [round(_chase_global(size), 1) for size in sizes]},
+            "vertical": [{"label": f"L2, {_size(gpu.L2_cache_size)}", "x": gpu.L2_cache_size}]}
+
+
+def _first_level(curve: dict) -> int:
+    """The largest size whose loads still take about as long as those of the smallest: what the L1 cache holds."""
+    (clocks,) = curve["series"].values()
+    return max(size for size, taken in zip(curve["x"]["values"], clocks) if taken < 1.3 * clocks[0])
+
+
+def _size(size: int) -> str:
+    """Bytes as "64 KiB"; less than a tenth is dropped."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{figures.number(round(size, 1))} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _show_recorded(names: tuple[str, ...]) -> list:
+    for name in names:
+        found = results.recorded(results.session().lab, name)
+        if found is None:
+            print(f"{name}: {_NO_GPU}, and nothing is recorded.")
+            continue
+        show = show_table if found.table["kind"] == "table" else show_figure
+        show(found.table, f"{found.caption()}; not measured on this machine: {_NO_GPU}")
+    return []
