@@ -7,6 +7,7 @@
     ulp(name, {...})      its error over every 16-bit input
     traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
     counters(name, op)    what the hardware counted for each version, by Nsight Compute
+    reuse(name, [Case])   how often a kernel loads what it needs only once
     levels(name)          latency and bandwidth of registers, shared memory, caches and memory
     in_flight(name)       bandwidth over the bytes that are on their way
     overlap(name, {...})  copies to the GPU and computation, in turn and side by side
@@ -29,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
          "traffic": "counting", "counters": "hardware", "trace": "tracing", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
-         "levels": "memory", "in_flight": "memory", "overlap": "streams",
+         "reuse": "reuse", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 

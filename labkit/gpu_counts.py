@@ -61,10 +61,17 @@ class Case:
         mode = "" if self.mode == "forward" else f" {self.mode}"
         return f"{self.operator} v{self.version}{mode}{f', {self.note}' if self.note else ''}"
 
-    def inputs(self, count: int, device: torch.device) -> list[torch.Tensor]:
+    @property
+    def size(self) -> str:
+        """Shape and dtype, such as "512 × 512 float32"."""
+        return f"{' × '.join(f'{n:,}' for n in self.shape)} {self.dtype}"
+
+    def inputs(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
+        """The inputs of the mode: the same numbers on every device."""
+        names, _, _ = python_part(self.operator, "reference").MODES[self.mode]
         elements = torch.Size(self.shape).numel()
         generator = torch.Generator().manual_seed(0)
-        flat = [torch.randn(elements + self.offset, generator=generator).to(getattr(torch, self.dtype)) for _ in range(count)]
+        flat = [torch.randn(elements + self.offset, generator=generator).to(getattr(torch, self.dtype)) for _ in names]
         return [t.to(device)[self.offset:].view(self.shape) for t in flat]
 
 
@@ -84,7 +91,7 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     A cell holds one number where trace and GPU agree, and "trace / GPU" where they do not. Returns the summary's rows.
     Without a GPU, or where Nsight Compute cannot count, it says so, shows the recorded tables and returns [].
     """
-    _validate(cases)
+    validate("agreement", cases)
     why = "there is no GPU here"
     if machine.backend() == "cuda":
         try:
@@ -92,7 +99,7 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             why = f"Nsight Compute did not count: {error}"
         else:
-            compared = [_compare(case, _traced(case), gpu) for case, gpu in zip(cases, counted, strict=True)]
+            compared = [_compare(case, traced(case), gpu) for case, gpu in zip(cases, counted, strict=True)]
             tables = _tables(name, title, compared)
             for key, table in tables.items():
                 results.add(key, table)
@@ -110,33 +117,30 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     return []
 
 
-def _validate(cases: Sequence[Case]) -> None:
+def validate(what: str, cases: Sequence[Case]) -> None:
+    """Raises ValueError, beginning with `what`, for cases whose labels do not differ or that no operator has."""
     labels = [case.label for case in cases if isinstance(case, Case)]
     if not cases or len(labels) != len(cases) or len(set(labels)) != len(labels):
-        raise ValueError("agreement: cases has to be a list of labkit.Case with different labels (a note tells two apart); it "
+        raise ValueError(f"{what}: cases has to be a list of labkit.Case with different labels (a note tells two apart); it "
                          f"is {list(cases)!r}")
     for case in cases:
         versions = listed_versions(source_path(case.operator).read_text(encoding="utf-8"))
         reference = python_part(case.operator, "reference")
         if case.version not in versions or case.mode not in reference.MODES or (
                 getattr(torch, case.dtype, None) not in reference.DTYPES):
-            raise ValueError(f"agreement: {case!r}; {case.operator} has the versions {', '.join(map(str, versions))}, the modes "
+            raise ValueError(f"{what}: {case!r}; {case.operator} has the versions {', '.join(map(str, versions))}, the modes "
                              f"{', '.join(reference.MODES)} and {', '.join(map(str, reference.DTYPES))}")
 
 
-def _traced(case: Case) -> Trace:
+def traced(case: Case) -> Trace:
+    """The trace of a case, without a word."""
     with contextlib.redirect_stdout(io.StringIO()):  # what it builds
-        return trace(case.operator, case.version, case.mode, inputs=_inputs(case, torch.device("cpu")), show=False)
-
-
-def _inputs(case: Case, device: torch.device) -> list[torch.Tensor]:
-    names, _, _ = python_part(case.operator, "reference").MODES[case.mode]
-    return case.inputs(len(names), device)
+        return trace(case.operator, case.version, case.mode, inputs=case.inputs(), show=False)
 
 
 def _compare(case: Case, traced: Trace, gpu: dict) -> dict:
     """A row: the kernel, its input, and for each quantity (the trace's count, the GPU's)."""
-    row = {"kernel": case.label, "input": f"{' × '.join(f'{n:,}' for n in case.shape)} {case.dtype}"}
+    row = {"kernel": case.label, "input": case.size}
     for key, (metrics, of_trace) in _QUANTITIES.items():
         row[key] = (of_trace(traced), int(sum(gpu[metric] for metric in metrics)))
     return row
@@ -163,7 +167,7 @@ def _launch(cases: Sequence[Case]) -> None:
     for case in cases:
         operator = load(case.operator)
         if key != (drawn := (case.operator, case.mode, case.shape, case.dtype, case.offset)):  # versions share their inputs
-            key, inputs = drawn, _inputs(case, operator.device)
+            key, inputs = drawn, case.inputs(operator.device)
         launch = launch_of(operator, case.mode, case.version, inputs)
         outputs = launch.new_outputs()
         torch.cuda.synchronize()

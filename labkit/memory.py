@@ -135,19 +135,19 @@ def _launch(name: str, blocks: int, threads: int, *arguments: Any) -> None:
 
 
 def _walk(name: str, *arguments: Any) -> tuple[float, int]:
-    """One launch of a chase: (clocks a step, where it ended)."""
+    """One launch of a chase over STEPS: (clocks a step, where it ended)."""
     result = torch.zeros(2, dtype=torch.int64, device="cuda")
-    _launch(name, 1, 1, *arguments, result)
+    _launch(name, 1, 1, *arguments, STEPS, result)
     clocks, end = result.tolist()
     return clocks / STEPS, end
 
 
 def _chase_register() -> float:
-    return statistics.median(_walk("chase_register", 1, STEPS)[0] for _ in range(REPEATS))
+    return statistics.median(_walk("chase_register", 1)[0] for _ in range(REPEATS))
 
 
 def _chase_shared() -> float:
-    return statistics.median(_walk("chase_shared", STEPS)[0] for _ in range(REPEATS))
+    return statistics.median(_walk("chase_shared")[0] for _ in range(REPEATS))
 
 
 def _chase_global(footprint: int, cold: bool = False) -> float:
@@ -162,7 +162,7 @@ def _chase_global(footprint: int, cold: bool = False) -> float:
     unmeasured = 2 * lines if footprint <= 1 << 20 else 0
     found, at = [], 0
     for _ in range(REPEATS):  # each goes on where the last one ended, and so meets other lines
-        clocks, end = _walk("chase_global", memory[at:], unmeasured, STEPS)
+        clocks, end = _walk("chase_global", memory[at:], unmeasured)
         found.append(clocks)
         at += end
     return statistics.median(found)

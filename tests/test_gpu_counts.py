@@ -15,7 +15,7 @@ CASES = [Case("copy", 2, (4096,)), Case("transpose", 3, (96, 64)), Case("copy", 
 
 def counted(case, **wrong):
     """What a GPU that agrees with the trace would count for a case, but for `wrong`: {quantity: by how much}."""
-    traced = gpu_counts._traced(case)
+    traced = gpu_counts.traced(case)
     gpu = {}
     for key, (metrics, of_trace) in gpu_counts._QUANTITIES.items():
         gpu |= dict.fromkeys(metrics, 0.0)
@@ -79,7 +79,7 @@ def test_the_recorded_counts_of_the_trace_are_those_of_this_machine():
         rows[row["kernel"]] |= row
     assert len(cases) == len(rows) >= 12
     for case in cases:
-        traced = gpu_counts._traced(case)
+        traced = gpu_counts.traced(case)
         for key, (_, of_trace) in gpu_counts._QUANTITIES.items():
             recorded = rows[case.label].get(key, "0").split(" / ")[0]
             assert of_trace(traced) == int(recorded.replace(",", "")), (case.label, key)
