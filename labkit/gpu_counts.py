@@ -21,7 +21,7 @@ from labkit.build import load
 from labkit.launching import launch_of
 from labkit.operator import listed_versions, python_part, source_path
 from labkit.profiling import profile
-from labkit.report import show_table
+from labkit.report import NO_GPU, keep, show_recorded
 from labkit.tracing import Trace, trace
 
 # {what: (Nsight Compute's metrics, which add up to it; the same from a trace)}. The sums over all of shared memory hold
@@ -92,7 +92,7 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     Without a GPU, or where Nsight Compute cannot count, it says so, shows the recorded tables and returns [].
     """
     validate("agreement", cases)
-    why = "there is no GPU here"
+    why = NO_GPU
     if machine.backend() == "cuda":
         try:
             counted = count(_METRICS, cases)
@@ -101,20 +101,12 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
         else:
             compared = [_compare(case, traced(case), gpu) for case, gpu in zip(cases, counted, strict=True)]
             tables = _tables(name, title, compared)
-            for key, table in tables.items():
-                results.add(key, table)
-                show_table(table)
+            keep(tables)
             summary = tables[f"{name}_summary"]["rows"]
             for row in summary:
                 results.note("measured", f"{row['count']}, trace and GPU", f"the same in {row['the same in']} of {row['of']} kernels")
             return summary
-    for key in (name, f"{name}_shared", f"{name}_summary"):
-        found = results.recorded(results.session().lab, key)
-        if found is None:
-            print(f"{title}: {why}, and nothing is recorded.")
-            return []
-        show_table(found.table, f"{found.caption()}; not counted on this machine: {why}")
-    return []
+    return show_recorded([name, f"{name}_shared", f"{name}_summary"], title, why)
 
 
 def validate(what: str, cases: Sequence[Case]) -> None:

@@ -8,7 +8,7 @@ from typing import Callable, Sequence
 from labkit import results
 from labkit.gpu_counts import Case, count
 from labkit.operator import Operator
-from labkit.report import show_table
+from labkit.report import NO_GPU, keep, show_recorded
 
 _LOADS = "l1tex__t_{}_pipe_lsu_mem_global_op_ld.sum"
 # {what: ({key: Nsight Compute's metric}, function of (those counts, elements) -> columns)}
@@ -54,7 +54,7 @@ def counters(name: str, operator: Operator, mode: str, shape: int | Sequence[int
     elements = 1
     for size in shape:
         elements *= size
-    why = "there is no GPU here"
+    why = NO_GPU
     if operator.backend == "cuda":
         cases = [Case(operator.name, version, shape, dtype, mode) for version in operator.versions]
         try:
@@ -63,14 +63,7 @@ def counters(name: str, operator: Operator, mode: str, shape: int | Sequence[int
             why = f"Nsight Compute did not count: {error}"
         else:
             rows = [{"version": f"v{case.version}", **columns(launch, elements)} for case, launch in zip(cases, counted)]
-            table = results.table_of(title, rows)
-            results.add(name, table)
             results.note("measured", title, f"{len(rows)} versions counted by Nsight Compute")
-            show_table(table)
+            keep({name: results.table_of(title, rows)})
             return rows
-    found = results.recorded(results.session().lab, name)
-    if found is None:
-        print(f"{title}: {why}, and nothing is recorded.")
-    else:
-        show_table(found.table, f"{found.caption()}; not counted on this machine: {why}")
-    return []
+    return show_recorded([name], title, why)

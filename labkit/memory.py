@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from labkit import REPOSITORY, figures, machine, results
-from labkit.report import show_figure, show_table
+from labkit.report import keep, show_recorded
 
 LINE = 128  # bytes between the steps of a chain: a line of the L1 cache
 STEPS = 1 << 14  # of a chain, measured
 REPEATS = 5
-_NO_GPU = "there is no GPU here"
 
 
 def levels(name: str) -> list[dict]:
@@ -30,7 +29,7 @@ def levels(name: str) -> list[dict]:
     and SM. Without a GPU it shows the recorded tables and returns [].
     """
     if machine.backend() != "cuda":
-        return _show_recorded((name, f"{name}_latency"))
+        return show_recorded([name, f"{name}_latency"], "The levels of the memory")
     gpu = torch.cuda.get_device_properties(machine.device())
     clock = _clock_ghz()
     curve = _latency_curve(gpu)
@@ -46,12 +45,8 @@ def levels(name: str) -> list[dict]:
     rows = [{"level": level, "size": size, "latency, clocks": round(clocks, 1), "latency, ns": round(clocks / clock, 1),
              "GB/s": round(gbps), "bytes a clock and SM": round(gbps / clock / gpu.multi_processor_count, 1)}
             for level, size, clocks, gbps in measured]
-    table = results.table_of("The levels of the memory", rows)
-    results.add(name, table)
-    results.add(f"{name}_latency", curve)
     results.note("measured", "levels of the memory", f"{len(rows)} levels, {len(curve['x']['values'])} sizes")
-    show_table(table)
-    show_figure(curve)
+    keep({name: results.table_of("The levels of the memory", rows), f"{name}_latency": curve})
     return rows
 
 
@@ -64,9 +59,8 @@ def in_flight(name: str) -> list[dict]:
     waits for them, and goes on, so the bytes in flight are known. Little's law says that they are the latency times the
     bandwidth. Returns the summary's rows. Without a GPU it shows the recorded tables and returns [].
     """
-    names = (name, f"{name}_summary")
     if machine.backend() != "cuda":
-        return _show_recorded(names)
+        return show_recorded([name, f"{name}_summary"], "Bytes in flight")
     gpu = torch.cuda.get_device_properties(machine.device())
     sms = gpu.multi_processor_count
     x = _words(_beyond_caches(gpu))
@@ -79,11 +73,8 @@ def in_flight(name: str) -> list[dict]:
         threads *= 2
     latency_ns = _chase_global(_beyond_caches(gpu), cold=True) / _clock_ghz()
     curve, rows = little(points, latency_ns, sms)
-    for key, table in zip(names, (curve, results.table_of("Bytes in flight", rows))):
-        results.add(key, table)
     results.note("measured", "bytes in flight", f"{sum(map(len, points.values()))} settings")
-    show_figure(curve)
-    show_table(results.table_of("Bytes in flight", rows))
+    keep({name: curve, f"{name}_summary": results.table_of("Bytes in flight", rows)})
     return rows
 
 
@@ -284,14 +275,3 @@ def _size(size: int) -> str:
             return f"{figures.number(round(size, 1))} {unit}"
         size /= 1024
     raise AssertionError
-
-
-def _show_recorded(names: tuple[str, ...]) -> list:
-    for name in names:
-        found = results.recorded(results.session().lab, name)
-        if found is None:
-            print(f"{name}: {_NO_GPU}, and nothing is recorded.")
-            continue
-        show = show_table if found.table["kind"] == "table" else show_figure
-        show(found.table, f"{found.caption()}; not measured on this machine: {_NO_GPU}")
-    return []

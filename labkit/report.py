@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
-from typing import Callable
+from typing import Callable, Iterable
 
 from labkit import figures, machine, results
+
+NO_GPU = "there is no GPU here"
 
 
 def in_notebook() -> bool:
@@ -49,3 +51,27 @@ def show_figure(record: dict, caption: str | None = None) -> None:
     said = f"{figures.title(record)}. {caption or f'On {here()}'}."
     show_html(lambda: f"<figure>{figures.figure(record)}<figcaption>{html.escape(said)}</figcaption></figure>",
               f"{said}\n{figures.text_figure(record)}")
+
+
+def show(record: dict, caption: str | None = None) -> None:
+    """Shows a record as what it is: a table, or a drawing."""
+    (show_table if record["kind"] in ("bench", "table") else show_figure)(record, caption)
+
+
+def keep(records: dict[str, dict]) -> None:
+    """Adds records to the session, by their names in results/, and shows them."""
+    for name, record in records.items():
+        results.add(name, record)
+    for record in records.values():
+        show(record)
+
+
+def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU) -> list:
+    """Shows what the session's lab has recorded under `names`, since nothing is measured now, and `why`; returns []."""
+    for name in names:
+        found = results.recorded(results.session().lab, name)
+        if found is None:
+            print(f"{title}: {why}, and nothing is recorded.")
+            return []
+        show(found.table, f"{found.caption()}; not measured on this machine: {why}")
+    return []

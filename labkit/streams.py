@@ -15,7 +15,7 @@ from typing import Callable, ContextManager, Iterator
 import torch
 
 from labkit import machine, results
-from labkit.report import show_figure, show_table
+from labkit.report import keep, show_recorded
 
 CHUNKS = 24
 CHUNK_BYTES = 64 << 20
@@ -71,7 +71,7 @@ def overlap(name: str, variants: dict[str, Variant], operator: Callable[[torch.T
     a GPU no variant is called: it shows the recorded tables and returns [].
     """
     if machine.backend() != "cuda":
-        return _show_recorded(name)
+        return show_recorded([name, f"{name}_timeline", f"{name}_ratios"], title)
     job = _job(operator)
     alone = {"copying alone": lambda chunks, buffers, work, span: _copy_all(chunks, buffers),
              "computing alone": lambda chunks, buffers, work, span: [work(buffers[0]) for _ in chunks]}
@@ -90,12 +90,9 @@ def overlap(name: str, variants: dict[str, Variant], operator: Callable[[torch.T
     rows = [{"what": label, "ms": round(ms, 3), "10–90%, ms": f"{low:.2f}–{high:.2f}", "of the larger, %": round(100 * bound / ms, 1)}
             for label, (ms, low, high) in timed.items()]
     size = f"{CHUNKS} chunks of {CHUNK_BYTES >> 20} MiB"
-    tables = {name: results.table_of(f"{title}: {size}, {balanced} calls a chunk", rows),
-              f"{name}_timeline": _timeline(job, variants, balanced, f"{title}: the first {DRAWN} chunks"),
-              f"{name}_ratios": _ratios(job, {**alone, **variants}, balanced, f"{title}: {size}")}
-    for key, table in tables.items():
-        results.add(key, table)
-        (show_table if table["kind"] == "table" else show_figure)(table)
+    keep({name: results.table_of(f"{title}: {size}, {balanced} calls a chunk", rows),
+          f"{name}_timeline": _timeline(job, variants, balanced, f"{title}: the first {DRAWN} chunks"),
+          f"{name}_ratios": _ratios(job, {**alone, **variants}, balanced, f"{title}: {size}")})
     for label in variants:
         results.note("measured", f"{title}, {label}", f"{timed[label][0]:.1f} ms, the larger of copying and computing {bound:.1f} ms")
     return rows
@@ -195,14 +192,3 @@ def _ratios(job: Job, variants: dict[str, Variant], balanced: int, title: str) -
     larger = [round(max(ms["computing alone"], ms["copying alone"]), 3) for ms in found]
     return {"kind": "curve", "title": title, "x": {"label": "computing over copying", "scale": "log", "values": ratio},
             "y": {"label": "ms", "scale": "log"}, "series": {**series, "the larger of the two": larger}}
-
-
-def _show_recorded(name: str) -> list:
-    for key in (name, f"{name}_timeline", f"{name}_ratios"):
-        found = results.recorded(results.session().lab, key)
-        if found is None:
-            print(f"{key}: there is no GPU here, and nothing is recorded.")
-        else:
-            show = show_table if found.table["kind"] == "table" else show_figure
-            show(found.table, f"{found.caption()}; not measured on this machine: there is no GPU here")
-    return []

@@ -5,7 +5,7 @@ import types
 import pytest
 
 import labkit
-from labkit import hardware, profiling, results
+from labkit import hardware, profiling, report, results
 
 WORK, LEVELS = (hardware._ABOUT[about][0] for about in ("work", "levels"))
 HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
@@ -31,6 +31,7 @@ def test_the_csv_of_ncu_is_read_launch_by_launch():
 def operator(tmp_path, monkeypatch):
     monkeypatch.setattr(profiling.machine, "backend", lambda: "cuda")
     monkeypatch.setattr(profiling.machine, "find_ncu", lambda: "ncu")
+    monkeypatch.setattr(report, "here", lambda: "a GPU")
     monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
     monkeypatch.setattr(results, "_session", results.Session(lab="04_fused_kernel"))
     return types.SimpleNamespace(name="gelu", backend="cuda", versions={1: "a", 2: "b"})
@@ -43,7 +44,6 @@ def answer(monkeypatch, stdout, code=0):
 
 def test_a_row_a_version(operator, monkeypatch, capsys):
     answer(monkeypatch, printed([LAUNCH, {**LAUNCH, "sectors": 4 * 16777216}]))
-    monkeypatch.setattr(hardware, "show_table", lambda table: print(table["title"]))
     rows = labkit.counters("counters", operator, "forward", 268435456, "bfloat16", "Counted")
     assert [row["version"] for row in rows] == ["v1", "v2"]
     assert [row["instructions an element"] for row in rows] == [32, 32]
@@ -54,7 +54,6 @@ def test_a_row_a_version(operator, monkeypatch, capsys):
 def test_bytes_an_element_from_each_level(operator, monkeypatch):
     launch = {"l1": 250, "l2": 20, "read": 320, "warps": 90.5, "memory": 88.0}
     answer(monkeypatch, printed([launch, launch], LEVELS))
-    monkeypatch.setattr(hardware, "show_table", lambda table: None)
     rows = labkit.counters("levels", operator, "forward", (16, 10), "float32", "Levels", about="levels")
     assert rows[0] == {"version": "v1", "bytes an element loaded from L1": 50, "from L2": 4, "from memory": 2,
                        "warp slots filled, %": 90.5, "memory busy, %": 88}

@@ -7,7 +7,7 @@ import types
 import pytest
 
 import labkit
-from labkit import gpu_counts, results
+from labkit import gpu_counts, report, results
 from labkit.gpu_counts import Case
 
 CASES = [Case("copy", 2, (4096,)), Case("transpose", 3, (96, 64)), Case("copy", 1, (999,), "bfloat16", offset=1, note="shifted")]
@@ -26,8 +26,8 @@ def counted(case, **wrong):
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_counts.machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(report, "here", lambda: "a GPU")
     monkeypatch.setattr(results, "_session", results.Session(lab="11_trace"))
-    monkeypatch.setattr(gpu_counts, "show_table", lambda table, caption=None: None)
     return results.session
 
 
@@ -54,7 +54,7 @@ def test_where_nothing_is_counted_the_recorded_tables_are_shown(gpu, monkeypatch
 
     monkeypatch.setattr(gpu_counts, "profile", refuse)
     shown = []
-    monkeypatch.setattr(gpu_counts, "show_table", lambda table, caption=None: shown.append((table["title"], caption)))
+    monkeypatch.setattr(report, "show_table", lambda table, caption=None: shown.append((table["title"], caption)))
     assert labkit.agreement("agreement", CASES, "Trace and GPU") == [] and not gpu().tables
     assert len(shown) == 3 and all("Nsight Compute did not count" in caption for _, caption in shown)
     assert labkit.agreement("no such table", CASES, "Elsewhere") == []
