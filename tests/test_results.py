@@ -233,7 +233,8 @@ def test_the_hash_counts_a_notebooks_code(lab):
     assert sources.sources_hash("04_fused_kernel") != before
 
 
-@pytest.mark.parametrize("line", ["import model", "from model import Model", "import math, model as m", "if True:\n    import model"])
+@pytest.mark.parametrize("line", ["import model", "from model import Model", "import math, model as m",
+                                  "if True:\n    import model"])
 def test_the_hash_counts_the_modules_of_labs_that_a_lab_imports(lab, line):
     write_notebook(lab, line)
     alone = sources.sources_hash("04_fused_kernel")
