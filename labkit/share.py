@@ -90,7 +90,10 @@ def step_share(name: str, variants: dict[str, Activation], make_step: Callable[[
     if machine.backend() == "cuda":
         step = _unless_memory_is_short(make_step)
         if step is not None:
-            return _measured(name, {**variants, BASELINE: _nothing}, step, title, rounds)
+            rows = _measured(name, {**variants, BASELINE: _nothing}, step, title, rounds)
+            del step
+            _free()  # the next model may need it
+            return rows
         why = TOO_LARGE
     show_recorded((name, f"{name}_kernels"), title, why)
     return []

@@ -142,7 +142,8 @@ def sequences_that_fit(layers: int, width: int, vocabulary: int = 50304, context
     """
     if not torch.cuda.is_available():
         return most
-    free = 0.9 * torch.cuda.mem_get_info()[0]
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # PyTorch holds it, for whoever asks next
+    free = 0.9 * (torch.cuda.mem_get_info()[0] + cached)
     model = 16 * (12 * layers * width**2 + vocabulary * width)  # weights, gradients and AdamW's two moments, float32 each
     token = BYTES_A_CHANNEL * layers * width + 16 * vocabulary  # what the blocks keep, and the scores in two types
     while most > 1 and model + most * context * token > free:

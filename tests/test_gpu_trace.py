@@ -73,7 +73,8 @@ def test_a_trace_that_cannot_be_read_for_sure_is_refused(trace, match):
 def test_marks_of_two_threads_do_not_meet():
     shifted = [{**one, "tid": 13, "ts": one["ts"] + 50} for one in STEP["traceEvents"] if one["name"] in (BEGINS, ENDS)]
     trace = {"traceEvents": STEP["traceEvents"] + shifted + launched(20, 420, "of the other", 1300, 1, 13)}
-    assert [kernel.name for kernel in attribute(trace) if kernel.part == "backward"] == ["gelu backward", "copy", "of the other"]
+    inside = [kernel.name for kernel in attribute(trace) if kernel.part == "backward"]
+    assert inside == ["gelu backward", "copy", "of the other"]
 
 
 # -- the marks, in what the profiler sees of a training step on the CPU ---------------------------------------
@@ -83,7 +84,8 @@ class Perceptron(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.parts = nn.ModuleList(nn.ModuleList([nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)]) for _ in range(2))
+        self.parts = nn.ModuleList(nn.ModuleList([nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)])
+                                   for _ in range(2))
 
     def forward(self, x, activation, wrap=lambda block, *inputs: block(*inputs)):
         def block(x, norm, widen, narrow):
@@ -215,8 +217,8 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda(c
     (f"void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda{LAMBDA}", "tanh"),
     (f"void at::native::vectorized_elementwise_kernel<4, at::native::tanh_backward_kernel_cuda{LAMBDA}", "tanh_backward"),
     (f"void at::native::vectorized_elementwise_kernel<4, at::native::GeluBackwardCUDAKernelImpl{LAMBDA}", "gelu_backward"),
-    ("void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::pow_tensor_scalar_kernel_impl<float, "
-     "float>(at::TensorIteratorBase&, float)::{lambda(float)#2}, std::array<char*, 2ul> >(int)", "pow_tensor_scalar"),
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::pow_tensor_scalar_kernel_impl<"
+     "float, float>(at::TensorIteratorBase&, float)::{lambda(float)#2}, std::array<char*, 2ul> >(int)", "pow_tensor_scalar"),
     ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)", "fill"),
     ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata<4>, "
      "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4> >(int)", "fused_adam"),
@@ -232,7 +234,8 @@ def test_names_are_shortened_to_what_a_kernel_computes(name, expected):
 # -- kernels ---------------------------------------------------------------------------------------------------
 
 def test_gaps_are_when_nothing_runs():
-    ran = [Kernel("a", 0, 5, "forward"), Kernel("b", 7, 10, "forward"), Kernel("c", 8, 2, "forward"), Kernel("d", 20, 1, "forward")]
+    ran = [Kernel("a", 0, 5, "forward"), Kernel("b", 7, 10, "forward"), Kernel("c", 8, 2, "forward"),
+           Kernel("d", 20, 1, "forward")]
     assert gpu_trace._idle(ran) == 2 + 3 and gpu_trace._idle(ran[:1]) == 0
 
 

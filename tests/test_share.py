@@ -60,18 +60,20 @@ def test_a_model_that_does_not_learn_is_found(session):
 class Model:
     """A step as a simulated GPU sees it: so many µs and bytes for each activation.
 
-    short: the activations that run out of memory. together: how many different ones may follow one another before it does.
+    short: the activations that run out of memory. together: how many different ones may follow one another before it does; the
+    cache of freed memory, once emptied, holds no pieces of earlier ones.
     """
 
     def __init__(self, short=(), together=10):
         self.now, self.peak, self.short, self.together = 0.0, 0, short, together
-        self.calls = []
+        self.calls, self.recent = [], []
 
     def step(self, activation):
         label = activation.__name__
-        if label in self.short or len(set(self.calls[-2:]) | {label}) > self.together:
+        if label in self.short or len({*self.recent[-2:], label}) > self.together:
             raise torch.OutOfMemoryError(f"no memory for {label}")
         self.calls.append(label)
+        self.recent.append(label)
         self.now += COST[label]
         self.peak = max(self.peak, 30 * GIB if label == "slow" else 20 * GIB)
         return torch.tensor(1.0)
@@ -134,7 +136,7 @@ def gpu(session, monkeypatch):
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: setattr(state.model, "peak", 0))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: state.model.peak)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: state.model.recent.clear())
     monkeypatch.setattr(importlib.import_module("labkit.bench"), "WARM_UP_SECONDS", 0.0)
 
     def use(model):

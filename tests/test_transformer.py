@@ -84,7 +84,8 @@ def test_head_and_embedding_are_one_parameter(model, transformer):
     assert sum(p.numel() for p in model.parameters()) == 2 * blocks + 2 * WIDTH + (WORDS + CONTEXT) * WIDTH
 
 
-@pytest.mark.parametrize("heads, length, match", [(5, CONTEXT, "width is 32, which 5 heads"), (4, CONTEXT + 1, "sequences of 25")])
+@pytest.mark.parametrize("heads, length, match", [(5, CONTEXT, "width is 32, which 5 heads"),
+                                                  (4, CONTEXT + 1, "sequences of 25")])
 def test_sizes_that_do_not_fit_are_refused(transformer, heads, length, match):
     with pytest.raises(ValueError, match=match):
         transformer.Transformer(1, WIDTH, heads, WORDS, CONTEXT, F.gelu)(torch.zeros(1, length, dtype=torch.int64))
