@@ -16,6 +16,10 @@
     mutant(name, version, old, new)   an operator with a fault put into one version
     plant(name, {...})    several such faults, and what finds each of them
     agreement(name, ...)  the counts of `trace` beside those of the hardware
+    kernels(name, {...})  the kernels of one call on the GPU, one after another, and the gaps between them
+    trains_alike({...})   whether a small model learns alike with each variant of an activation
+    step_share(name, ...) an activation's share of a training step; share_over: in models of several sizes
+    amdahl(name, ...)     what such a share allows, beside what was measured
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -31,6 +35,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "benc
          "traffic": "counting", "counters": "hardware", "trace": "tracing", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reuse", "levels": "memory", "in_flight": "memory", "overlap": "streams",
+         "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)
 

@@ -1,9 +1,10 @@
 """What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
 
-A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells
-and, for every operator that they load or trace by a literal name (`load("gelu")`), the files of kernels/<name>/ and of
-kernels/include/. Comments and blank space are not counted: rewording a comment does not make figures stale.
-labkit and the host backend are not counted either, since a GPU's figures are not theirs.
+A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, the modules
+of labs/ that they import, the modules that those import, and, for every operator that any of these load or trace by a
+literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/. Comments and blank space are not
+counted: rewording a comment does not make figures stale. labkit and the host backend are not counted either, since a
+GPU's figures are not theirs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from labkit import REPOSITORY
 
 LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"""\b(?:load|trace|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
+_IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\w+|[^\w\s]""", re.DOTALL)
@@ -31,9 +33,11 @@ def sources_hash(lab: str) -> str:
     Raises FileNotFoundError when labs/<lab>.ipynb, or an operator that it loads, is not there.
     """
     cells = code_cells(notebook(lab))
+    modules = _imported(cells)
     parts = [("cell", _python(cell)) for cell in cells]
-    operators = sorted({name for cell in cells for name in _LOAD.findall(cell)})
-    for path in _kernel_files(operators):
+    texts = cells + [path.read_text(encoding="utf-8") for path in modules]
+    operators = sorted({name for text in texts for name in _LOAD.findall(text)})
+    for path in modules + _kernel_files(operators):
         text = path.read_text(encoding="utf-8")
         counted = _python(text) if path.suffix == ".py" else _cxx(text)
         parts.append((path.relative_to(REPOSITORY).as_posix(), counted))
@@ -69,6 +73,21 @@ def stated_hash(path: Path) -> str | None:
         raise ValueError(f"{path.name} has outputs, but its first one does not state the hash of its "
                          "sources; its first cell must call labkit.start")
     return found[1]
+
+
+def _imported(cells: list[str]) -> list[Path]:
+    """The modules of labs/ that the cells import, and those that these import in turn."""
+    found: set[Path] = set()
+    texts = list(cells)
+    while texts:
+        lines = "\n".join(_python(texts.pop()))
+        for package, names in _IMPORT.findall(lines):
+            for name in [package] if package else re.findall(r"(?:^|,)\s*(\w+)", names):
+                path = REPOSITORY / "labs" / f"{name}.py"
+                if path not in found and path.is_file():
+                    found.add(path)
+                    texts.append(path.read_text(encoding="utf-8"))
+    return sorted(found)
 
 
 def _kernel_files(operators: list[str]) -> list[Path]:

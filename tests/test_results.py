@@ -277,6 +277,42 @@ def test_the_hash_counts_a_notebooks_code(lab):
     assert sources.sources_hash("04_fused_kernel") != before
 
 
+@pytest.mark.parametrize("line", ["import model", "from model import Model", "import math, model as m",
+                                  "if True:\n    import model"])
+def test_the_hash_counts_the_modules_of_labs_that_a_lab_imports(lab, line):
+    write_notebook(lab, line)
+    alone = sources.sources_hash("04_fused_kernel")
+    (lab / "labs/model.py").write_text("a = 1\n")
+    with_module = sources.sources_hash("04_fused_kernel")
+    (lab / "labs/model.py").write_text("# a comment\na = 1  # another\n")
+    assert alone != with_module == sources.sources_hash("04_fused_kernel")
+    (lab / "labs/model.py").write_text("a = 2\n")
+    assert sources.sources_hash("04_fused_kernel") != with_module
+
+
+@pytest.mark.parametrize("line", ["import models", "import math  # , model", "# import model", "from math import model"])
+def test_the_hash_leaves_out_modules_that_a_lab_does_not_import(lab, line):
+    write_notebook(lab, line)
+    before = sources.sources_hash("04_fused_kernel")
+    (lab / "labs/model.py").write_text("a = 1\n")
+    assert sources.sources_hash("04_fused_kernel") == before
+
+
+def test_the_hash_follows_imports_from_module_to_module_and_what_they_load(lab):
+    write_notebook(lab, "from model import Model")
+    (lab / "labs/model.py").write_text("import model, layer\n")
+    (lab / "labs/layer.py").write_text('from model import Model\ngelu = labkit.load("gelu")\n')
+    before = sources.sources_hash("04_fused_kernel")
+    (lab / "kernels/gelu/gelu.cu").write_text("int a = 2;\n")
+    other_kernel = sources.sources_hash("04_fused_kernel")
+    (lab / "labs/layer.py").write_text("b = 1\n")
+    assert len({before, other_kernel, sources.sources_hash("04_fused_kernel")}) == 3
+    (lab / "kernels/gelu/gelu.cu").write_text("int a = 3;\n")  # which nothing loads now
+    without_load = sources.sources_hash("04_fused_kernel")
+    (lab / "kernels/gelu/gelu.cu").write_text("int a = 4;\n")
+    assert sources.sources_hash("04_fused_kernel") == without_load
+
+
 def test_a_string_with_two_slashes_is_not_a_comment():
     assert sources._cxx('f("a//b"); // c') == ["f", "(", '"a//b"', ")", ";"]
 
