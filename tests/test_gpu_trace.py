@@ -29,7 +29,8 @@ def launched(number, at, kernel, start, us, tid=MAIN, cat="cuda_runtime", what="
 # The GPU lags behind: while it runs what the forward pass launched, the host is in the backward pass already.
 STEP = {"traceEvents": [
     event("user_annotation", FORWARD, 100, 50),
-    event("gpu_user_annotation", FORWARD, 0, 5000, 7),  # the same range as the GPU saw it: not when it was launched
+    event("gpu_user_annotation", FORWARD, 0, 5000, 7),  # ranges as the GPU saw them: not when their work was launched
+    event("gpu_user_annotation", BEGINS, 1142, 12, 7),
     *launched(1, 90, "gemm before", 1000, 40),
     *launched(2, 110, "gelu", 1040, 10),
     *launched(3, 140, "gelu by the driver", 1051, 11, cat="cuda_driver"),
