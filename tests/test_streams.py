@@ -141,7 +141,6 @@ def test_without_a_gpu_nothing_is_called(session, monkeypatch, capsys):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(streams, "CHUNK_BYTES", 8 << 20)
     monkeypatch.setattr(streams, "ROUNDS", 3)
     monkeypatch.setattr(streams, "RATIOS", (0.5, 2.0))
 
