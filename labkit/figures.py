@@ -14,6 +14,7 @@ import re
 
 # Okabe and Ito's palette, which colour-blind readers tell apart as well.
 BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 LINES = [(VERMILION, "-"), (BLUE, "-"), (GREEN, "--"), (ORANGE, "-"), (PURPLE, "--"), (SKY, "-")]
 GREY = "#8a8a8a"
 LONGEST = 2.5  # times the fastest: bars beyond would squeeze the differences that matter
@@ -67,19 +68,38 @@ def _magnitude(value: float) -> int:
 # -- tables -------------------------------------------------------------------------------------------------
 
 def title(table: dict) -> str:
-    """The table's title; for a benchmark with what was measured: "GeLU forward, 16384 × 16384 bfloat16"."""
+    """The record's title; of a benchmark with what was measured: "GeLU forward, 16384 × 16384 bfloat16"; of a heat map with
+    its unit.
+    """
+    if table["kind"] == "heat":
+        return f"{table['title']}, {table['unit']}"
     if table["kind"] != "bench":
         return table["title"]
     return f"{table['title']}, {' × '.join(map(str, table['size']))} {table['dtype']}"
 
 
+def tabulated(record: dict) -> dict:
+    """The record as one of kind "bench" or "table": of a "heat" a row a y, of a "timeline" a row a lane.
+
+    ValueError for the other kinds.
+    """
+    from labkit import heat_figure, timeline_figure
+
+    if record["kind"] in ("bench", "table"):
+        return record
+    if record["kind"] == "heat":
+        return heat_figure.table_of(record)
+    if record["kind"] == "timeline":
+        return timeline_figure.table_of(record)
+    raise ValueError(f"a record of kind {record['kind']!r} is drawn as a figure, not as a table")
+
+
 def grid(table: dict) -> tuple[list[str], list[list[str]]]:
-    """The column heads and rows of a "bench" or "table" record, as text; the first column names the row."""
+    """The column heads and rows of a record, as text; the first column names the row. ValueError as `tabulated`."""
+    table = tabulated(table)
     if table["kind"] == "table":
         heads = table["columns"]
         return heads, [[number(row[head]) for head in heads] for row in table["rows"]]
-    if table["kind"] != "bench":
-        raise ValueError(f"a record of kind {table['kind']!r} is drawn as a figure, not as a table")
     heads = ["variant", "median, µs", "10–90%, µs"]
     rows = [[_name(row), microseconds(row["median_us"]),
              f"{microseconds(row['low_us'])}–{microseconds(row['high_us'])}"]
@@ -134,16 +154,24 @@ def html_table(table: dict, caption: str) -> str:
 # -- figures ------------------------------------------------------------------------------------------------
 
 def figure(table: dict) -> str:
-    """The record drawn as SVG text: bars for "bench", lines for "curve", lanes for "request". ValueError for "table"."""
-    if table["kind"] == "bench":
-        return bars(table)
-    if table["kind"] == "curve":
-        return curves(table)
-    if table["kind"] == "request":
-        from labkit.trace_figure import lanes_svg  # which takes its colours from here
+    """The record drawn as SVG text: "bench" as bars, "curve" as lines, "heat" as a map of cells, "timeline" as bars over
+    time, "request" as the lanes of a warp. ValueError for "table".
+    """
+    from labkit import curve_figure, heat_figure, timeline_figure, trace_figure  # which take their colours from here
 
-        return lanes_svg(table)
-    raise ValueError(f"a record of kind {table['kind']!r} is a table; it has no figure")
+    draw = {"bench": bars, "curve": curve_figure.curves_svg, "heat": heat_figure.heat_svg,
+            "timeline": timeline_figure.timeline_svg, "request": trace_figure.lanes_svg}
+    if table["kind"] not in draw:
+        raise ValueError(f"a record of kind {table['kind']!r} is a table; it has no figure")
+    return draw[table["kind"]](table)
+
+
+def text_figure(record: dict) -> str:
+    """What a figure shows, as plain text: the greatest of each line of a "curve", the lanes of a "request", or the table."""
+    from labkit import curve_figure, trace_figure
+
+    tell = {"curve": curve_figure.curves_text, "request": trace_figure.lanes_text}
+    return tell.get(record["kind"], text_table)(record)
 
 
 def bars(table: dict) -> str:
@@ -157,7 +185,7 @@ def bars(table: dict) -> str:
     fastest = min(row["median_us"] for row in rows)
     end = 1.03 * max(row["high_us"] for row in rows if row["median_us"] <= LONGEST * fastest)
     cut = any(row["median_us"] > end for row in rows)
-    with _canvas(height=0.52 * len(rows) + 0.8) as (axes, svg):
+    with Canvas(height=0.52 * len(rows) + 0.8) as (axes, svg):
         for place, row in enumerate(rows):
             color = GREY if row is limit else BLUE
             if row["median_us"] > end:
@@ -180,35 +208,15 @@ def bars(table: dict) -> str:
     spoken = "; ".join(f"{_name(row)}: {microseconds(row['median_us'])} microseconds"
                        + (f", {percent(row['of_limit'])} of {table['limit']}" if limit else "")
                        for row in rows)
-    return _inline(svg, f"Bars, {table['title']}. {spoken}.")
+    return inline(svg, f"Bars, {table['title']}. {spoken}.")
 
 
 def _name(row: dict) -> str:
     return row["name"] + (" (waits for the host)" if row["host_bound"] else "")
 
 
-def curves(table: dict) -> str:
-    """One line a series over x. On a log axis, values that are not positive leave a gap."""
-    x, y = table["x"], table.get("y", {"label": ""})
-    with _canvas(height=4.6) as (axes, svg):
-        for (name, values), (color, dash) in zip(table["series"].items(), LINES * len(table["series"])):
-            values = [float("nan") if value is None else value for value in values]
-            axes.plot(x["values"], values, label=name, color=color, linestyle=dash, linewidth=1.8)
-        for scale, axis in ((axes.set_xscale, x), (axes.set_yscale, y)):
-            scale(axis.get("scale", "linear"))
-        for side, axis in ((axes.xaxis, x), (axes.yaxis, y)):
-            if axis.get("scale", "linear") != "linear":
-                side.set_major_formatter(lambda value, place: f"{value:g}")
-        axes.set(xlabel=x["label"], ylabel=y["label"])
-        axes.grid(color=INK, alpha=0.18, linewidth=0.7)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, columnspacing=1.2)
-    highest = "; ".join(f"{name}: at most {number(float(max(v for v in values if v is not None)))}"
-                        for name, values in table["series"].items() if any(v is not None for v in values))
-    return _inline(svg, f"Lines, {table['title']}, over {x['label']}. {highest}.")
-
-
-class _canvas:
-    """`with _canvas(height) as (axes, svg)`: draw on `axes`; afterwards `svg` holds the drawing."""
+class Canvas:
+    """`with Canvas(height) as (axes, svg)`: draw on `axes`; afterwards `svg` holds the drawing."""
 
     def __init__(self, height: float):
         self.height = height
@@ -232,7 +240,7 @@ class _canvas:
             self.style.__exit__(kind, error, trace)
 
 
-def _inline(svg: io.StringIO, description: str) -> str:
+def inline(svg: io.StringIO, description: str) -> str:
     """matplotlib's file made into an element of an HTML page, in the page's colours and font."""
     text = svg.getvalue()
     text = text[text.index("<svg"):]

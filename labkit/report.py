@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Callable
 
 from labkit import figures, machine, results
@@ -34,7 +35,17 @@ def show_html(page: Callable[[], str], plain: str) -> None:
 
 
 def show_table(table: dict, caption: str | None = None, figure: bool = False) -> None:
-    """Shows a "bench" or "table" record, with its figure where asked; by default the caption says where it ran."""
+    """Shows a record as a table (see `figures.tabulated`), with its figure where asked.
+
+    By default the caption says where it ran.
+    """
     caption = caption or f"On {here()}"
     plain = f"{figures.title(table)}. {caption}.\n{figures.text_table(table)}"
     show_html(lambda: figures.html_table(table, caption) + (figures.figure(table) if figure else ""), plain)
+
+
+def show_figure(record: dict, caption: str | None = None) -> None:
+    """Shows a record's drawing, in a terminal what it says in words; by default the caption says where it ran."""
+    said = f"{figures.title(record)}. {caption or f'On {here()}'}."
+    show_html(lambda: f"<figure>{figures.figure(record)}<figcaption>{html.escape(said)}</figcaption></figure>",
+              f"{said}\n{figures.text_figure(record)}")

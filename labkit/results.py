@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Iterator
 
 import jsonschema
 
@@ -123,20 +124,62 @@ def add(name: str, table: dict) -> None:
     """Keep a table of this session under `name`, to be recorded by `record`; a later table replaces an
     earlier one.
 
-    `table` is a dict of one of the three kinds in results/schema.json ("bench", "table", "curve"); numbers
-    may be NumPy's or torch's. Raises ResultsError when it does not fit the schema or holds a NaN or an
-    infinity.
+    `table` is a dict of one of the kinds in results/schema.json ("bench", "table", "curve", "heat",
+    "timeline", "request"); numbers may be NumPy's or torch's. Raises ResultsError when it does not fit the
+    schema, is at odds with itself (a row without one of the columns), or holds a NaN or an infinity.
     """
     try:
         plain = json.loads(json.dumps(table, allow_nan=False, default=lambda value: value.item()))
     except (ValueError, TypeError, AttributeError) as error:
         raise ResultsError(f"table {name!r} is not plain finite numbers and text: {error}") from error
     _validate(plain, f"table {name!r}", part="table")
-    if plain["kind"] == "table":
-        for row in plain["rows"]:
-            if set(row) != set(plain["columns"]):
-                raise ResultsError(f"table {name!r}: row {row} must have the columns {plain['columns']}")
+    for problem in _at_odds(plain):
+        raise ResultsError(f"table {name!r}: {problem}")
     _session.tables[name] = plain
+
+
+def _at_odds(table: dict) -> Iterator[str]:
+    """What in a table does not fit together: the rules that JSON Schema has no words for."""
+    kind = table["kind"]
+    if kind == "table":
+        yield from (f"row {row} must have the columns {table['columns']}" for row in table["rows"]
+                    if set(row) != set(table["columns"]))
+    if kind == "curve":
+        for name in ("x", "y"):
+            axis = table.get(name, {})
+            if "tick_labels" in axis and len(axis["tick_labels"]) != len(axis["ticks"]):
+                yield f"{name} has {len(axis['ticks'])} ticks and {len(axis['tick_labels'])} tick_labels; each needs one"
+            drawn = [*axis.get("ticks", []), *(mark[name] for mark in [*table.get("points", []), *table.get("vertical", [])]
+                                               if name in mark)]
+            if axis.get("scale") == "log" and min(drawn, default=1) <= 0:
+                yield f"{min(drawn)} has no place on the logarithmic {name} axis; ticks, points and lines must be above 0"
+        yield from (f"the series {name!r} has {len(values)} values for {len(table['x']['values'])} of x; each needs one"
+                    for name, values in table["series"].items() if len(values) != len(table["x"]["values"]))
+        yield from _twice("points", [point["label"] for point in table.get("points", [])])
+    if kind == "heat":
+        xs, ys, cells = table["x"]["values"], table["y"]["values"], table["cells"]
+        if len(cells) != len(ys):
+            yield f"it has {len(cells)} rows of cells for {len(ys)} values of y; each needs one"
+        yield from (f"row {k} of cells has {len(row)} cells for {len(xs)} values of x; each needs one (null where nothing was "
+                    "measured)" for k, row in enumerate(cells) if len(row) != len(xs))
+        if not any(cell is not None for row in cells for cell in row):
+            yield "no cell holds a number"
+        yield from (f"the mark {mark['label']!r} is at x {mark['x']}, y {mark['y']}, which are not among the values of x and y"
+                    for mark in table.get("marks", []) if mark["x"] not in xs or mark["y"] not in ys)
+        yield from _twice("marks and lines", [each["label"] for each in [*table.get("marks", []), *table.get("lines", [])]])
+    if kind == "timeline":
+        spans = [(lane, span) for lane in table["lanes"] for span in lane["spans"]]
+        if not spans:
+            yield "no lane holds a span"
+        yield from (f"a span of the lane {lane['name']!r} ends at {span['end']}, before its start at {span['start']}"
+                    for lane, span in spans if span["end"] < span["start"])
+        yield from _twice("lanes", [f"{lane['group']}: {lane['name']}" if "group" in lane else lane["name"]
+                                    for lane in table["lanes"]])
+
+
+def _twice(what: str, names: list[str]) -> Iterator[str]:
+    """That a name stands for two of them, so that the prose could not tell which it means."""
+    yield from (f"two of its {what} are named {name!r}" for name in sorted(set(names)) if names.count(name) > 1)
 
 
 def record() -> Path | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit import book, figures, readme, results, sources
+from labkit import figures, prose
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LAB = "04_fused_kernel"
@@ -34,7 +34,20 @@ TABLES = {
                          {"variant": "v6", "kernels launched": 1}]},
     "ulp_curves": {"kind": "curve", "title": "Error", "x": {"label": "x", "values": [-1.0, 0.0, 1.0]},
                    "y": {"label": "error, ULP", "scale": "log"},
-                   "series": {"tanh": [2048.0, None, 0.5], "sigmoid": [0.75, 0.5, 0.5]}},
+                   "series": {"tanh": [2048.0, None, 0.5], "sigmoid": [0.75, 0.5, 0.5], "none": [None, None, None]},
+                   "points": [{"label": "worst", "x": -0.75, "y": 1.5}]},
+    "geometry": {"kind": "heat", "title": "Geometry", "unit": "GB/s",
+                 "x": {"label": "elements a thread", "values": [1, 4]},
+                 "y": {"label": "threads a block", "values": [32, 1024]}, "cells": [[500.0, 2000.0], [4000.0, None]],
+                 "marks": [{"label": "the article's choice", "x": 4, "y": 32}, {"label": "too many", "x": 4, "y": 1024}],
+                 "lines": [{"label": "copy", "value": 4100.0}]},
+    "launches": {"kind": "heat", "title": "Launches", "unit": "µs", "best": "least",
+                 "x": {"label": "streams", "values": [1, 2]}, "y": {"label": "batches", "values": [1]}, "cells": [[5.5, 2.75]]},
+    "streams": {"kind": "timeline", "title": "Streams", "unit": "ms", "lanes": [
+        {"name": "copy", "group": "in turn", "spans": [{"start": 0.5, "end": 1.5}, {"start": 2.5, "end": 4.5}]},
+        {"name": "kernel", "group": "in turn", "spans": [{"start": 1.5, "end": 2.5}]},
+        {"name": "copy", "group": "at once", "spans": [{"start": 0.0, "end": 2.0}]},
+        {"name": "host", "spans": []}]},
 }
 DOCUMENT = {
     "schema": 1,
@@ -97,6 +110,33 @@ SHOWN = {
     'fused_kernel.kernels["eager"]["kernels launched"]': "8",
     'fused_kernel.kernels["eager"].ratio("kernels launched", "v6")': "8×",
     'fused_kernel.ulp_curves["tanh"].max': "2,048",
+    'fused_kernel.ulp_curves["tanh"].min': "0.5000",
+    'fused_kernel.ulp_curves["tanh"].at(-1)': "2,048",
+    'fused_kernel.ulp_curves["tanh"].at(0)': "–",
+    'fused_kernel.ulp_curves.point("worst").y': "1.500",
+    'fused_kernel.ulp_curves.point("worst").x': "-0.7500",
+    'fused_kernel.geometry["32"]["4"]': "2,000",
+    'fused_kernel.geometry["1024"]["4"]': "–",
+    'fused_kernel.geometry["1024"].plain("1") / 2': "2000.0",
+    'fused_kernel.geometry["1024"].ratio("1", "32")': "8×",
+    "fused_kernel.geometry.best": "4,000",
+    "fused_kernel.geometry.best_at": "1,024 threads a block, 1 element a thread",
+    "fused_kernel.geometry.unit": "GB/s",
+    'fused_kernel.geometry.mark("the article\'s choice")': "2,000",
+    'fused_kernel.geometry.line("copy")': "4,100",
+    'fused_kernel.geometry.plain("copy") + 1': "4101.0",
+    'fused_kernel.geometry.ratio("best", "the article\'s choice")': "2×",
+    'fused_kernel.geometry.share("best", "copy")': "97.6%",
+    "fused_kernel.launches.best": "2.750",
+    "fused_kernel.launches.best_at": "1 batch, 2 streams",
+    'fused_kernel.streams["in turn: copy"].total': "3\u202fms",
+    'fused_kernel.streams["in turn: copy"].start': "0.5000\u202fms",
+    'fused_kernel.streams["in turn: copy"].end': "4.500\u202fms",
+    'fused_kernel.streams["kernel"].lasts': "1\u202fms",
+    'fused_kernel.streams["host"].total': "0\u202fms",
+    'fused_kernel.streams["in turn"].lasts': "4\u202fms",
+    'fused_kernel.streams["in turn"].total': "4\u202fms",
+    'fused_kernel.streams["at once"].speedup_over("in turn")': "2×",
     "fused_kernel.gpu": "NVIDIA Test",
     "fused_kernel.date": "2026-01-02",
 }
@@ -115,6 +155,16 @@ UNKNOWN = {
     'fused_kernel.forward["copy"].seconds': "has no attribute 'seconds'",
     'fused_kernel.kernels["eager"].bytes': "fused_kernel.kernels has no column 'bytes'",
     'fused_kernel.ulp_curves["exact"].max': "fused_kernel.ulp_curves has no row 'exact'",
+    'fused_kernel.ulp_curves["tanh"].at(0.25)': "fused_kernel.ulp_curves has nothing at x 0.25; near it are -1.0, 0.0, 1.0",
+    'fused_kernel.ulp_curves["none"].max': "fused_kernel.ulp_curves has a line without any value",
+    'fused_kernel.ulp_curves.point("best")': "fused_kernel.ulp_curves has no point 'best'; it has worst",
+    'fused_kernel.geometry["33"]["4"]': "fused_kernel.geometry has no row '33'; it has 32, 1024",
+    'fused_kernel.geometry["32"]["5"]': "fused_kernel.geometry has no column '5'",
+    'fused_kernel.geometry.mark("copy")': "fused_kernel.geometry has no mark 'copy'; it has the article's choice, too many",
+    'fused_kernel.geometry.line("peak")': "fused_kernel.geometry has no line 'peak'; it has copy",
+    'fused_kernel.geometry.ratio("copy", "too many")': "fused_kernel.geometry holds no number at 'too many'",
+    'fused_kernel.streams["copy"].total': "has no lane of its own, nor a group, 'copy'; it has in turn: copy",
+    'fused_kernel.streams["host"].end': "fused_kernel.streams has no span in 'host'",
     'unfused.forward["copy"].us': "'unfused' is undefined",
 }
 
@@ -127,19 +177,30 @@ def test_unknown_keys_are_warned_about_with_page_and_key(page):
         assert "index.md:" in line and message in line, key
 
 
+def test_heat_maps_and_timelines_are_figures_and_tables(page):
+    html, warnings = page(
+        "```{results-figure} fused_kernel.geometry\n```\n```{results-figure} fused_kernel.streams\n```\n"
+        "```{results-table} fused_kernel.geometry\n:rows: 1024\n```\n```{results-table} fused_kernel.streams\n```\n")
+    assert not warnings
+    assert html.count("<svg") == 2 and html.count("Geometry, GB/s. Recorded on NVIDIA Test") == 2
+    cells = re.findall(r"<td[^>]*><p>(.*?)</p></td>", html)
+    assert cells[:3] == ["1,024", "4,000", "–"]
+    assert cells[3:8] == ["in turn: copy", "2", "0.5000", "4.500", "3"]
+
+
 def test_a_lab_without_results_is_named(page, recorded):
     (recorded / "nvidia-test.json").unlink()
-    with pytest.raises(book.UnknownResult, match="no results are recorded for the lab 04_fused_kernel"):
-        book.Lab(LAB)["forward"]
+    with pytest.raises(prose.UnknownResult, match="no results are recorded for the lab 04_fused_kernel"):
+        prose.Lab(LAB)["forward"]
 
 
 def test_pages_are_read_again_when_results_change_and_only_then(recorded):
-    before = book.labs()
-    assert book.labs() == before
+    before = prose.labs()
+    assert prose.labs() == before
     changed = json.loads(json.dumps(DOCUMENT))
     changed["runs"][0]["tables"]["forward"]["rows"][0]["median_us"] = 251.0
     (recorded / "nvidia-test.json").write_text(json.dumps(changed))
-    assert book.labs() != before
+    assert prose.labs() != before
 
 
 def test_results_directives(page):
@@ -245,14 +306,16 @@ def test_every_fault_fails_the_build_and_is_named(tmp_path, recorded):
 
 # -- figures ------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", ["forward", "ulp_curves"])
-def test_figures_take_the_pages_colours_and_can_be_read_aloud(name):
+@pytest.mark.parametrize("name, said", [
+    ("forward", "copy: 250.0 microseconds"), ("ulp_curves", "tanh: at most 2,048"), ("geometry", "Largest: 4,000"),
+    ("streams", "in turn: copy: 2 from 0.5000 to 4.500")])
+def test_figures_take_the_pages_colours_and_can_be_read_aloud(name, said):
     svg = figures.figure(TABLES[name])
     assert "currentColor" in svg and figures.INK not in svg
     assert not re.search(r"#000(000)?\b|\bblack\b", svg), "a fixed black is invisible on a dark page"
     assert 'role="img"' in svg and 'style="width:100%' in svg and "<text" in svg
     label = re.search(r'aria-label="([^"]*)"', svg)[1]
-    assert ("copy: 250.0 microseconds" if name == "forward" else "tanh: at most 2,048") in label
+    assert said in label
     ids = re.findall(r' id="([^"]*)"', svg)
     assert all(f"#{identifier}" in svg for identifier in ids), "only names that are referred to may stay"
     assert "\n\n" not in svg
@@ -269,108 +332,3 @@ def test_a_bar_far_longer_than_the_others_is_cut_and_says_so():
     (1.43213, "1.432"), (512.0, "512"), (12345.678, "12,346"), (1.5e-7, "1.50e-07")])
 def test_numbers(value, text):
     assert figures.number(value) == text
-
-
-# -- truth --------------------------------------------------------------------------------------------------
-
-MEASURED = re.compile(
-    r"(?<![\w.,])\d[\d,.]*[\s\u202f~-]*(?:"
-    r"(?:µs|μs|us|ms|ns|s|ULPs?|[GTM]i?B/s|[GTP]?FLOPS?(?:/s)?|W|MHz|GHz)\b|(?:micro|milli|nano)?seconds?\b"
-    r"|%|per cent\b|percent\b|x\b(?!\s*\d)|×(?!\s*[\d(])|times\s+(?:as|faster|slower|more|less|fewer|the)\b)")
-# Directives whose content is not prose.
-CODE = {"code", "code-block", "code-cell", "kernel-source", "literalinclude", "math", "raw", "results-figure",
-        "results-table", "mermaid"}
-NOT_PROSE = re.compile(
-    r"\A---\n.*?\n---\n|<abbr title=\"[^\"]+\">.*?</abbr>|<!--.*?-->|\{\{.*?\}\}|\$\$.*?\$\$|\$[^$\n]+\$"
-    r"|(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)|\]\([^)]*\)|^%[^\n]*|\\begin\{(\w+\*?)\}.*?\\end\{\2\}|<svg.*?</svg>",
-    re.DOTALL | re.MULTILINE)
-
-
-def typed_numbers(text):
-    """Measured quantities written by hand in the prose of a MyST page, as (line, quantity).
-
-    They belong into a substitution. A quantity that was not measured here but is defined or cited is written
-    <abbr title="where it is from">4.8 TB/s</abbr>; the reader then sees the source too.
-    """
-    def blank(match):
-        return "\n" * match[0].count("\n")
-
-    kept, fence, hidden = [], None, False
-    for line in text.splitlines():
-        mark = re.match(r"\s*(`{3,}|~{3,})\s*(?:\{(\S+)\})?", line)
-        if mark and fence is None:
-            fence, hidden = mark[1], not mark[2] or mark[2] in CODE
-            kept.append("")
-        elif mark and fence and line.strip().startswith(fence) and set(line.strip()) == {fence[0]}:
-            fence, hidden = None, False
-            kept.append("")
-        else:
-            kept.append("" if hidden else line)
-    prose = NOT_PROSE.sub(blank, "\n".join(kept))
-    return [(prose.count("\n", 0, match.start()) + 1, match[0]) for match in MEASURED.finditer(prose)]
-
-
-@pytest.mark.parametrize("text", [
-    "It takes 263.9 µs.", "about 1,932us", "in 0.3 ms", "after 5 s", "3,912 GB/s", "4.8 TB/s", "1.15× faster",
-    "1.15x faster", "10x", "97.8% of a copy", "97 % of a copy", "0.5 ULP", "ten and 12 times faster",
-    "2.5 seconds", "a 3-second build", "**12.5 µs**", "| gelu v6 | 263.9 µs |", ":::{note}\n12 µs\n:::",
-    "```{note}\n12 µs\n```", "{{ a.b }} is 2.1× as fast", "<abbr title=\"\">3 ms</abbr>",
-    "16384 × 16384 in 3 ms"])
-def test_a_typed_number_is_found(text):
-    assert typed_numbers(f"# Title\n\n{text}\n")
-
-
-@pytest.mark.parametrize("text", [
-    "{{ fused_kernel.forward[\"v6\"].us }} at {{ a['5 ms'] }}", "`12 µs`", "``a ` 12 µs``", "$12\\,s$",
-    "$$\n1 s\n$$", "```python\nx = 1  # 5 ms\n```", "```{code-block} cuda\n5 ms\n```",
-    "16384 × 16384 elements",
-    "32 threads x 4 elements", "<abbr title=\"NVIDIA H200 data sheet\">4.8 TB/s</abbr>", "sm_90", "2 bytes",
-    "[a](page-5%20.md)", "128 registers", "% a comment about 5 ms", "the 90th percentile", "`x` 2x2 tiles",
-    "\\begin{align*}\n5 s\n\\end{align*}", "CUDA 13.0 and torch 2.11.0"])
-def test_what_is_no_typed_number(text):
-    assert typed_numbers(f"# Title\n\n{text}\n") == []
-
-
-def test_the_line_of_a_typed_number_is_right():
-    page = "---\na: 1\n---\n# T\n\n```c\n5 ms\n```\n\n$$\nx\n$$\n\nIn 7 ms.\n"
-    assert typed_numbers(page) == [(14, "7 ms")]
-
-
-def pages():
-    return sorted((REPOSITORY / "book").rglob("*.md"))
-
-
-@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
-def test_no_number_is_typed_into_the_prose(path):
-    found = typed_numbers(path.read_text(encoding="utf-8"))
-    assert not found, "\n".join(f"{path.name}:{line}: {quantity!r} is typed in; see typed_numbers"
-                                for line, quantity in found)
-
-
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "labs").glob("*.ipynb")), ids=lambda path: path.name)
-def test_no_number_is_typed_into_a_labs_text(path):
-    cells = nbformat.read(path, as_version=4).cells
-    found = [quantity for cell in cells if cell.cell_type == "markdown"
-             for _, quantity in typed_numbers(cell.source)]
-    assert not found, f"{path.name}: {found} are typed in; see typed_numbers"
-
-
-def lab_names():
-    return [path.stem for path in sorted((REPOSITORY / "labs").glob("*.ipynb"))]
-
-
-@pytest.mark.parametrize("lab", lab_names())
-def test_committed_outputs_and_recorded_figures_are_of_the_sources_that_are_here(lab, monkeypatch):
-    monkeypatch.delenv("LABKIT_RESULTS", raising=False)
-    here, remedy = sources.sources_hash(lab), f"run `python -m labkit labs {lab} --save` on a GPU and commit both"
-    assert sources.stated_hash(sources.notebook(lab)) == here, f"labs/{lab}.ipynb: no outputs, or of other sources; {remedy}"
-    gpu, run = results.latest(lab)
-    assert run["sources"] == here, f"the figures of {gpu['name']} are of other sources; {remedy}"
-
-
-def test_the_readme_shows_what_is_recorded(monkeypatch):
-    monkeypatch.delenv("LABKIT_RESULTS", raising=False)
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    begin, end = readme.MARKS
-    shown = text.partition(begin)[2].partition(end)[0].strip()
-    assert shown == readme.block(), "run `python -m labkit.readme`"

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 
 import numpy
 import pytest
@@ -21,6 +22,15 @@ BENCH = {"kind": "bench", "title": "t", "size": [4], "dtype": "float32", "bytes"
 ROWS = {"kind": "table", "title": "t", "columns": ["variant", "bytes"],
         "rows": [{"variant": "a", "bytes": 4}]}
 CURVE = {"kind": "curve", "title": "t", "x": {"label": "x", "values": [0, 1]}, "series": {"a": [0.5, None]}}
+
+HEAT = {"kind": "heat", "title": "t", "unit": "GB/s", "x": {"label": "elements", "values": [1, 2]},
+        "y": {"label": "threads", "values": [32]}, "cells": [[1.5, None]], "marks": [{"label": "m", "x": 2, "y": 32}],
+        "lines": [{"label": "copy", "value": 2.0}]}
+SPAN = {"label": "0", "start": 1.0, "end": 1.0, "color": 5}
+LANE = {"name": "copy", "group": "in turn", "spans": [SPAN]}
+TIMELINE = {"kind": "timeline", "title": "t", "unit": "µs", "lanes": [LANE, {"name": "copy", "spans": []}]}
+MARKED = {**CURVE, "x": {"label": "x", "scale": "log", "values": [1, 2], "ticks": [1, 2], "tick_labels": ["1 KiB", "2 KiB"]},
+          "points": [{"label": "a", "x": 1, "y": -1}], "vertical": [{"label": "L2", "x": 2}]}
 
 
 @pytest.fixture
@@ -155,6 +165,40 @@ def test_notes_are_logged_as_lines(lab, monkeypatch):
 
 def without(table, key):
     return {name: value for name, value in table.items() if name != key}
+
+
+@pytest.mark.parametrize("table", [BENCH, ROWS, CURVE, HEAT, TIMELINE, MARKED])
+def test_a_table_of_every_kind_is_taken(lab, table):
+    results.start("04_fused_kernel")
+    results.add("forward", table)
+    assert results.session().tables["forward"] == table
+
+
+@pytest.mark.parametrize("table, message", [
+    ({**CURVE, "series": {"a": [1.0, 2.0, 3.0]}}, "'a' has 3 values for 2 of x"),
+    ({**MARKED, "x": {**MARKED["x"], "tick_labels": ["1 KiB"]}}, "2 ticks and 1 tick_labels"),
+    ({**MARKED, "x": without(MARKED["x"], "ticks")}, "'ticks' is a dependency of 'tick_labels'"),
+    ({**MARKED, "points": [{"label": "a", "x": 0, "y": 1}]}, "0 has no place on the logarithmic x axis"),
+    ({**MARKED, "vertical": [{"label": "a", "x": -1}]}, "-1 has no place on the logarithmic x axis"),
+    ({**MARKED, "y": {"label": "y", "scale": "log"}}, "-1 has no place on the logarithmic y axis"),
+    ({**MARKED, "points": 2 * MARKED["points"]}, "two of its points are named 'a'"),
+    ({**HEAT, "cells": [[1.5]]}, "row 0 of cells has 1 cells for 2 values of x"),
+    ({**HEAT, "cells": [[1.5, 2.0], [1.5, 2.0]]}, "2 rows of cells for 1 values of y"),
+    ({**HEAT, "cells": [[None, None]]}, "no cell holds a number"),
+    ({**HEAT, "cells": [[1.5, "2"]]}, "'2' is not"),
+    ({**HEAT, "marks": [{"label": "m", "x": 3, "y": 32}]}, "the mark 'm' is at x 3, y 32"),
+    ({**HEAT, "marks": [{"label": "m", "x": 2, "y": 31}]}, "the mark 'm' is at x 2, y 31"),
+    ({**HEAT, "marks": [{"label": "copy", "x": 2, "y": 32}]}, "marks and lines are named 'copy'"),
+    ({**HEAT, "x": {"label": "elements", "values": [1, 1]}}, "non-unique"),
+    ({**HEAT, "x": {"label": "x", "values": list(range(11))}, "cells": [[1] * 11]}, "is too long"),
+    ({**TIMELINE, "lanes": [{**LANE, "spans": [{**SPAN, "end": 0.5}]}]}, "'copy' ends at 0.5, before its start at 1.0"),
+    ({**TIMELINE, "lanes": [LANE, LANE]}, "two of its lanes are named 'in turn: copy'"),
+    ({**TIMELINE, "lanes": [{**LANE, "spans": []}]}, "no lane holds a span"),
+    ({**TIMELINE, "lanes": [{**LANE, "spans": [{**SPAN, "color": 6}]}]}, "6 is greater than the maximum"),
+    ({**TIMELINE, "unit": "s"}, "'s' is not one of")])
+def test_a_table_that_is_at_odds_with_itself_is_refused(lab, table, message):
+    with pytest.raises(ResultsError, match=re.escape(message)):
+        results.add("forward", table)
 
 
 @pytest.mark.parametrize("table", [
