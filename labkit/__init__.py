@@ -7,6 +7,9 @@
     ulp(name, {...})      its error over every 16-bit input
     traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
     counters(name, op)    what the hardware counted for each version, by Nsight Compute
+    geometry(name, op)    its time over threads a block and elements a thread, as heat maps
+    achieved(name, op)    the warp slots that it fills there, by Nsight Compute, and those that it could
+    sm_limits(name)       what one SM of this GPU holds at a time
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     schedules(op)         its result with threads and blocks in other orders
     mutant(name, version, old, new)   an operator with a fault put into one version
@@ -24,7 +27,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
-         "traffic": "counting", "counters": "profiling", "trace": "tracing", "schedules": "ordering",
+         "traffic": "counting", "counters": "profiling", "geometry": "sweeping", "achieved": "sweeping",
+         "sm_limits": "occupancy", "trace": "tracing", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)

@@ -13,7 +13,7 @@ import sys
 
 from labkit import REPOSITORY, machine, results
 from labkit.operator import Operator
-from labkit.report import show_table
+from labkit.report import show_figure, show_table
 
 _METRICS = {
     "instructions": "smsp__inst_executed.sum",
@@ -49,12 +49,22 @@ def counters(name: str, operator: Operator, mode: str, elements: int, dtype: str
             results.note("measured", title, f"{len(rows)} versions counted by Nsight Compute")
             show_table(table)
             return rows
+    show_recorded(name, title, why)
+    return []
+
+
+def show_recorded(name: str, title: str, why: str) -> dict | None:
+    """Shows the recorded table or figure `name` of this lab in place of a measurement; None where there is none.
+
+    title: what it would have been called. why: it was not measured here, such as "there is no GPU here".
+    """
     found = results.recorded(results.session().lab, name)
     if found is None:
         print(f"{title}: {why}, and nothing is recorded.")
-    else:
-        show_table(found.table, f"{found.caption()}; not counted on this machine: {why}")
-    return []
+        return None
+    show = show_table if found.table["kind"] == "table" else show_figure
+    show(found.table, f"{found.caption()}; not measured on this machine: {why}")
+    return found.table
 
 
 def _count(operator: Operator, mode: str, elements: int, dtype: str) -> list[dict]:

@@ -179,8 +179,9 @@ def test_the_cpu_has_no_occupancy(monkeypatch):
 
 
 def test_occupancy_gives_blocks_registers_and_shared_bytes(tmp_path, monkeypatch):
-    told = edited(tmp_path, monkeypatch, "geometry", None, "geometry/geometry.cu", "found.blocks = blocks;\n    return launch_error();",
-                  "found = {threads, version, 3};\n    launch_error();\n    return nullptr;")
+    told = edited(tmp_path, monkeypatch, "geometry", None, "geometry/geometry.cu",
+                  "found.blocks = blocks;\n    return launch_error();", "found = {threads, version, 3};\n    launch_error();\n"
+                  "    return nullptr;")
     assert told.ops.occupancy(torch.zeros(1), 5, 96) == (96, 5, 3)
 
 
