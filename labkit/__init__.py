@@ -11,6 +11,7 @@
     achieved(name, op)    the warp slots that it fills there, by Nsight Compute, and those that it could
     sm_limits(name)       what one SM of this GPU holds at a time
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
+    owners(op, version)   which thread of which block writes each element
     schedules(op)         its result with threads and blocks in other orders
     mutant(name, version, old, new)   an operator with a fault put into one version
     plant(name, {...})    several such faults, and what finds each of them
@@ -28,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
          "traffic": "counting", "counters": "profiling", "geometry": "sweeping", "achieved": "sweeping",
-         "sm_limits": "occupancy", "trace": "tracing", "schedules": "ordering",
+         "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "start": "results", "record": "results", "doctor": "doctor"}
 __all__ = sorted(_HOME)

@@ -19,7 +19,7 @@ from pathlib import Path
 from labkit import REPOSITORY
 
 LABEL = "sources"  # how the first output of a lab introduces the hash
-_LOAD = re.compile(r"""\b(?:load|trace|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
+_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\w+|[^\w\s]""", re.DOTALL)
