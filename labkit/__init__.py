@@ -11,7 +11,11 @@
     levels(name)          latency and bandwidth of registers, shared memory, caches and memory
     in_flight(name)       bandwidth over the bytes that are on their way
     overlap(name, {...})  copies to the GPU and computation, in turn and side by side
+    geometry(name, op)    its time over threads a block and elements a thread, as heat maps
+    achieved(name, op)    the warp slots that it fills there, by Nsight Compute, and those that it could
+    sm_limits(name)       what one SM of this GPU holds at a time
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
+    owners(op, version)   which thread of which block writes each element
     schedules(op)         its result with threads and blocks in other orders
     mutant(name, version, old, new)   an operator with a fault put into one version
     plant(name, {...})    several such faults, and what finds each of them
@@ -32,7 +36,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
-         "traffic": "counting", "counters": "hardware", "trace": "tracing", "schedules": "ordering",
+         "traffic": "counting", "counters": "hardware", "geometry": "sweeping", "achieved": "sweeping",
+         "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reuse", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",

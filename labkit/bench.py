@@ -162,6 +162,18 @@ class _Samples:
 
 
 def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, rounds, title) -> Table:
+    record = timed(variants, inputs, bytes, limit, reference, tolerance, rounds, title or name)
+    results.add(name, record)
+    results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
+    return Table(record, f"Measured on {here()}", measured=True)
+
+
+def timed(variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None, limit: str | None,
+          reference: Callable | None, tolerance: tuple[float, float] | None, rounds: int, title: str) -> dict:
+    """Times the variants on this machine's GPU as `bench` does, with its arguments; nothing is shown or kept.
+
+    Returns the record of kind "bench". Raises WrongResult when an output is not within the tolerance.
+    """
     gpu = _Gpu()
     sets = _input_sets(inputs, 2 * machine.gpu()["l2_mib"] * 2**20, gpu.free_bytes)
     check = None
@@ -170,12 +182,8 @@ def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, 
             return None if variant == limit else max_error(variant, reference, tensors, output, *tolerance)
     samples = measure(variants, sets, gpu, rounds, check)
     first = sets[0][0]
-    record = {"kind": "bench", "title": title or name, "size": list(first.shape),
-              "dtype": str(first.dtype).removeprefix("torch."), "bytes": bytes, "rounds": rounds,
-              "limit": limit, "rows": summarise(samples, bytes, limit)}
-    results.add(name, record)
-    results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
-    return Table(record, f"Measured on {here()}", measured=True)
+    return {"kind": "bench", "title": title, "size": list(first.shape), "dtype": str(first.dtype).removeprefix("torch."),
+            "bytes": bytes, "rounds": rounds, "limit": limit, "rows": summarise(samples, bytes, limit)}
 
 
 def _input_sets(inputs, enough_bytes: float, free_bytes: Callable[[], int]) -> list[tuple]:

@@ -22,7 +22,7 @@ REFUSED = [
     ),
     (r"cudaLaunch.*", "launch with <<<grid, block, shared, stream>>>"),
     (r"__cluster_dims__|__block_size__", "thread block clusters exist only on a GPU"),
-    (r"cudaOccupancy.*|cudaFuncGet.*", "the answer depends on registers, which the host does not count"),
+    (r"cudaOccupancy.*", "the answer depends on registers, which the host does not count"),
     (r"cudaGetDeviceProperties|cudaDeviceProp", "ask cudaDeviceGetAttribute for what a launcher needs"),
     (r"cudaTexture.*|cudaSurface.*|tex[123]D.*|surf[123]D.*", "textures and surfaces exist only on a GPU"),
     (r"__(shfl|ballot|any|all)(_\w+)?", "CUDA removed it; use the function with _sync and a mask"),

@@ -54,8 +54,11 @@ def show_figure(record: dict, caption: str | None = None) -> None:
 
 
 def show(record: dict, caption: str | None = None) -> None:
-    """Shows a record as what it is: a table, or a drawing."""
-    (show_table if record["kind"] in ("bench", "table") else show_figure)(record, caption)
+    """Shows a record as what it is: a table, a drawing, or for a benchmark both."""
+    if record["kind"] in ("bench", "table"):
+        show_table(record, caption, figure=record["kind"] == "bench")
+    else:
+        show_figure(record, caption)
 
 
 def keep(records: dict[str, dict]) -> None:

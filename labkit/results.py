@@ -54,7 +54,7 @@ class Recorded:
 
     def caption(self) -> str:
         """Where and when it was measured: "Recorded on NVIDIA H200, driver 580.159, CUDA 13.0, ..."; or EXACT."""
-        if self.table.get("exact") or self.table.get("kind") == "request":
+        if self.table.get("exact") or self.table.get("kind") in ("request", "owners"):
             return EXACT
         return f"Recorded on {conditions(self.gpu, self.run['versions'], self.run['date'])}"
 
@@ -125,7 +125,7 @@ def add(name: str, table: dict) -> None:
     earlier one.
 
     `table` is a dict of one of the kinds in results/schema.json ("bench", "table", "curve", "heat",
-    "timeline", "request"); numbers may be NumPy's or torch's. Raises ResultsError when it does not fit the
+    "timeline", "request", "owners"); numbers may be NumPy's or torch's. Raises ResultsError when it does not fit the
     schema, is at odds with itself (a row without one of the columns), or holds a NaN or an infinity.
     """
     try:

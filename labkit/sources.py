@@ -20,7 +20,7 @@ from pathlib import Path
 from labkit import REPOSITORY
 
 LABEL = "sources"  # how the first output of a lab introduces the hash
-_LOAD = re.compile(r"""\b(?:load|trace|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
+_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(

@@ -85,6 +85,7 @@ class Trace:
     name: what its tables are called in results/. title: what was traced. launches: a dict a launch: kernel, grid, block.
     accesses: an `Access` a source line and kind. findings: a `Finding` a fault; empty for a kernel in which none was seen.
     ended_early: whether the launch failed, so that the counts are those until then. outputs: the output tensors.
+    writers: {output: (block, thread)}, int64 tensors of its shape with who wrote each element last; see `Recorder.writers`.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Trace:
     findings: list[Finding]
     ended_early: bool = False
     outputs: tuple = ()
+    writers: dict = dataclasses.field(default_factory=dict)
 
     def total(self, does: str, shared: bool = False) -> Access:
         """The sum over all lines that do so, such as total("reads")."""
@@ -215,6 +217,7 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
         raise refused
     found.ended_early = refused is not None
     found.outputs = tuple(t.clone() for t in out)
+    found.writers = {label: recorder.writers(label, t) for t, label in zip(out, launch.output_names)}
     if show:
         _keep(found)
         found.show()
@@ -239,6 +242,7 @@ class Recorder:
         self._calls.trace_array.restype = ctypes.c_void_p
         self._calls.trace_end.restype = ctypes.c_char_p
         self._calls.trace_begin(ctypes.c_size_t(most_events))
+        self._names: list[str] = []
 
     def array(self, tensor: torch.Tensor, name: str, role: str) -> torch.Tensor:
         """A copy of a CPU tensor, with its strides and alignment, at an address where accesses to it are seen.
@@ -250,12 +254,26 @@ class Recorder:
         extent = extent_of(tensor)
         address = self._calls.trace_array(name.encode(), ctypes.c_size_t(extent * item), ctypes.c_size_t(item),
                                           ctypes.c_size_t(tensor.storage_offset() * item % 512), _ROLES[role])
+        self._names.append(name)
         if address is None:
             raise MemoryError(f"trace: no room for `{name}` ({extent * item:,} bytes); trace a smaller size")
         if extent == 0:
             return torch.empty_like(tensor)
         flat = torch.frombuffer((ctypes.c_byte * (extent * item)).from_address(address), dtype=tensor.dtype)
         return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+    def writers(self, name: str, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(block, thread) of the last store or atomic to each element of the array `name`, made from the tensor `like`.
+
+        int64 tensors of its shape. Blocks count through all launches since the beginning, threads within a block, x first
+        in both; -1 where nothing was written.
+        """
+        flat = torch.empty(extent_of(like), 2, dtype=torch.int32)
+        if len(flat):
+            self._calls.trace_writers(ctypes.c_size_t(self._names.index(name)), ctypes.c_void_p(flat.data_ptr()))
+        block, thread = (one.long().as_strided(like.shape, like.stride()) if len(flat) else torch.empty(like.shape).long()
+                         for one in flat.unbind(1))
+        return block, thread
 
     def finish(self, name: str, title: str) -> Trace:
         """What the launches since the beginning did."""

@@ -18,7 +18,7 @@ KERNELS = Path(__file__).parent / "host_kernels"
 NAMES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 COMPILERS = [cxx for cxx in ("g++", "clang++") if shutil.which(cxx)]
 # What launchers return.
-INVALID_VALUE, INVALID_CONFIGURATION, INVALID_DEVICE, ASSERT, LAUNCH_FAILURE = 1, 9, 101, 710, 719
+INVALID_VALUE, INVALID_CONFIGURATION, INVALID_DEVICE, ASSERT, LAUNCH_FAILURE, NOT_SUPPORTED = 1, 9, 101, 710, 719, 801
 
 
 def compile_text(text, folder, name="kernel.cu", flags=(), cxx=None):

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from host_build import INVALID_DEVICE, call, library
+from host_build import INVALID_DEVICE, NOT_SUPPORTED, call, library
 
 # ---- indices, arguments, device ----
 
@@ -65,6 +65,17 @@ def test_device_attributes_are_those_of_an_h200():
     assert call(library("geometry").attribute, value, 16, 1) == INVALID_DEVICE
     assert library("faults").set_device(0) == 0
     assert library("faults").set_device(1) == INVALID_DEVICE
+
+
+@pytest.mark.parametrize("question", ["ask_registers", "ask_occupancy"])
+def test_what_depends_on_registers_is_not_answered(question):
+    geometry = library("geometry")
+    geometry.name_of.restype = geometry.words_of.restype = ctypes.c_char_p
+    assert getattr(geometry, question)() == NOT_SUPPORTED
+    assert geometry.left_behind() == NOT_SUPPORTED and geometry.left_behind() == 0
+    assert geometry.name_of(NOT_SUPPORTED) == b"cudaErrorNotSupported"
+    words = geometry.words_of(NOT_SUPPORTED).decode()
+    assert words.startswith("operation not supported: ") and "registers" in words and "ask on a GPU" in words
 
 
 # ---- shared memory and barriers ----

@@ -21,9 +21,8 @@ REFUSED = {
     "cudaEventRecord": "template <class E> void f(E e) {\n    cudaEventRecord(e);\n}",
     "cudaLaunchKernel": "void f(void* k) {\n    cudaLaunchKernel(k, 1, 1, nullptr, 0, nullptr);\n}",
     "cudaLaunchCooperativeKernel": "void f(void* k) {\n    cudaLaunchCooperativeKernel(k, 1, 1, nullptr);\n}",
-    "cudaOccupancyMaxActiveBlocksPerMultiprocessor":
-        "void f(int* n, void* k) {\n    cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, k, 32, 0);\n}",
-    "cudaFuncGetAttributes": "void f(void* a, void* k) {\n    cudaFuncGetAttributes(a, k);\n}",
+    "cudaOccupancyMaxPotentialBlockSize":
+        "void f(int* n, void* k) {\n    cudaOccupancyMaxPotentialBlockSize(n, n, k, 0, 0);\n}",
     "cudaGetDeviceProperties": "template <class P> void f(P p) {\n    cudaGetDeviceProperties(&p, 0);\n}",
     "cudaTextureObject_t": "\n__global__ void k(cudaTextureObject_t t) {}",
     "tex2D": "template <class T> __device__ float f(T t) {\n    return tex2D<float>(t, 0, 0);\n}",

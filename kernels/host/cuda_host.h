@@ -37,7 +37,8 @@
 //   - Launches are finished when they return. Streams are accepted and make no difference.
 //   - The device is a fiction: the limits and the 132 multiprocessors of an H200, compute capability 9.0, so
 //     that a launcher picks the same grid on every machine, and the grid that it picks on the GPU of the
-//     recorded results.
+//     recorded results. What depends on registers (cudaFuncGetAttributes, cudaOccupancyMaxActiveBlocksPerMultiprocessor)
+//     it answers with cudaErrorNotSupported.
 #pragma once
 
 #define CUDA_HOST_BACKEND 1

@@ -8,6 +8,7 @@ enum cudaError : int {
     cudaErrorInvalidDevice = 101,
     cudaErrorAssert = 710,
     cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
 };
 typedef cudaError cudaError_t;
 
@@ -40,6 +41,7 @@ inline const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
         case cudaErrorAssert: return "cudaErrorAssert";
         case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+        case cudaErrorNotSupported: return "cudaErrorNotSupported";
     }
     return "unrecognized error code";
 }
@@ -54,6 +56,9 @@ inline const char* cudaGetErrorString(cudaError_t error) {
             return cuda_host::failure[0] == 'd' ? cuda_host::failure : "device-side assert triggered";
         case cudaErrorLaunchFailure:
             return cuda_host::failure[0] == 'u' ? cuda_host::failure : "unspecified launch failure";
+        case cudaErrorNotSupported:
+            return "operation not supported: the answer depends on registers, which the host backend does not count; "
+                   "ask on a GPU";
     }
     return "unrecognized error code";
 }

@@ -218,6 +218,20 @@ inline cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncA
 // A kernel that was cast to a pointer to void could not be called.
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int) = delete;
 
+// What a launcher may ask of a kernel on a GPU. These exist so that it builds, and say that there is no answer here.
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+    int maxThreadsPerBlock, numRegs;
+};
+template <class Kernel>
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel) {
+    return cuda_host::last_error = cudaErrorNotSupported;
+}
+template <class Kernel>
+inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int*, Kernel, int, size_t) {
+    return cuda_host::last_error = cudaErrorNotSupported;
+}
+
 inline cudaError_t cudaGetDevice(int* device) {
     *device = 0;
     return cudaSuccess;

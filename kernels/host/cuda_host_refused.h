@@ -19,7 +19,6 @@
 #pragma GCC poison cudaEventElapsedTime
 #pragma GCC poison cudaLaunchKernel cudaLaunchKernelEx cudaLaunchKernelExC cudaLaunchCooperativeKernel
 #pragma GCC poison cudaGraphLaunch cudaStreamBeginCapture cudaStreamEndCapture
-#pragma GCC poison cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxPotentialBlockSize
-#pragma GCC poison cudaFuncGetAttributes cudaGetDeviceProperties cudaDeviceProp
+#pragma GCC poison cudaOccupancyMaxPotentialBlockSize cudaGetDeviceProperties cudaDeviceProp
 #pragma GCC poison cudaTextureObject_t cudaSurfaceObject_t tex1D tex2D tex3D tex1Dfetch surf2Dread surf2Dwrite
 #pragma GCC poison __shfl __shfl_up __shfl_down __shfl_xor __ballot __any __all

@@ -218,6 +218,7 @@ HIDDEN void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ
 EXPORT void trace_begin(size_t most_events) {
     most_logged = most_events;
     in_kernel = false;
+    blocks_before = earlier_blocks + blocks_of_launch;
     struct sigaction action = {};
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
@@ -249,6 +250,18 @@ EXPORT void* trace_array(const char* name, size_t bytes, size_t item, size_t off
                       static_cast<Recent*>(calloc(items, sizeof(Recent))),
                       static_cast<Recent*>(calloc(items, sizeof(Recent)))});
     return reinterpret_cast<void*>(at);
+}
+
+// Who wrote each element of an array last, by a store or an atomic, from trace_begin on: its block, counted through all
+// launches since, and its thread in the block, x first; -1 and -1 where nobody did. `found` has room for both of each.
+EXPORT void trace_writers(size_t array, int* found) {
+    const Array& a = arrays[array];
+    for (size_t item = 0; item < a.bytes / a.item; ++item, found += 2) {
+        const Access &store = a.stores[item], &update = a.updates[item].last;
+        const Access& last = update.block && (!store.block || update.time > store.time) ? update : store;
+        found[0] = last.block ? static_cast<int>(last.block - 1 - blocks_before) : -1;
+        found[1] = last.block ? static_cast<int>(last.thread) : -1;
+    }
 }
 
 // What was found, as a JSON object; valid until the next call.

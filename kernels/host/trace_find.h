@@ -42,6 +42,7 @@ size_t logged = 0, most_logged = 0;  // events of one block between two barriers
 unsigned context[max_threads], last_node[max_threads];
 const Launch* running = nullptr;
 unsigned earlier_blocks = 0, blocks_of_launch = 0;
+unsigned blocks_before = 0;  // of all launches before trace_begin
 unsigned number = 0;   // the running block's, from 1 on, among those of all launches of this process
 unsigned threads = 0;  // of the running block
 std::string launches;  // JSON

@@ -262,9 +262,7 @@ void call_boxed(Result (*function)(Args...), StableIValue* stack, std::index_seq
     } else if constexpr (std::is_same_v<Result, Tensor>) {
         stack[0] = from(std::apply(function, args));
     } else {
-        const auto results = std::apply(function, args);
-        stack[0] = from(std::get<0>(results));
-        stack[1] = from(std::get<1>(results));
+        std::apply([&](const auto&... results) { ((*stack++ = from(results)), ...); }, std::apply(function, args));
     }
 }
 template <class Result, class... Args>

@@ -72,6 +72,19 @@ EXPORT int attribute(int* value, int which, int device) {
     return cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(which), device);
 }
 
+// What only a GPU knows: the error of asking, its name and words, and the error that is left behind.
+EXPORT int ask_registers() {
+    cudaFuncAttributes attributes{};
+    return cudaFuncGetAttributes(&attributes, trivial);
+}
+EXPORT int ask_occupancy() {
+    int blocks = -1;
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, trivial, 256, 0);
+}
+EXPORT int left_behind() { return cudaGetLastError(); }
+EXPORT const char* name_of(cudaError_t error) { return cudaGetErrorName(error); }
+EXPORT const char* words_of(cudaError_t error) { return cudaGetErrorString(error); }
+
 #ifdef __CUDA_ARCH__
 __device__ float only_a_gpu(float x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x)); return x; }
 #endif
