@@ -35,13 +35,13 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-_HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "bench", "ulp": "precision",
+_HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timing", "ulp": "precision",
          "traffic": "counting", "counters": "hardware", "geometry": "sweeping", "achieved": "sweeping",
          "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
-         "reuse": "reuse", "levels": "memory", "in_flight": "memory", "overlap": "streams",
+         "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
-         "start": "results", "record": "results", "doctor": "doctor"}
+         "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 
 
@@ -49,5 +49,5 @@ def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"module 'labkit' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
-    globals()[name] = value  # also where a submodule of the same name has just been bound
+    globals()[name] = value
     return value

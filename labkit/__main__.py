@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
 
             return labs.run(options.names, save=options.save)
         if options.command == "doctor":
-            from labkit.doctor import doctor
+            from labkit.diagnosis import doctor
 
             return 1 if any(finding.state == "fail" for finding in doctor()) else 0
         if options.command == "book":

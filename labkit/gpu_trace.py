@@ -24,7 +24,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from labkit import machine, results
-from labkit.bench import WARM_UP_CALLS, _Gpu, _lead_in
+from labkit.timing import WARM_UP_CALLS, _Gpu, _lead_in
 from labkit.report import keep, show_recorded
 
 FORWARD, BEGINS, ENDS = "activation forward", "activation backward begins", "activation backward ends"

@@ -17,7 +17,7 @@ from typing import Callable, Sequence
 import torch
 
 from labkit import machine, results
-from labkit.bench import _Gpu, measure, summarise
+from labkit.timing import _Gpu, measure, summarise
 from labkit.compare import WrongResult
 from labkit.gpu_trace import Kernel, attribute, marked, short, traced
 from labkit.report import NO_GPU, here, keep, show_recorded, show_table

@@ -17,7 +17,7 @@ from typing import Sequence
 import torch
 
 from labkit import results
-from labkit.bench import timed
+from labkit.timing import timed
 from labkit.occupancy import limits
 from labkit.operator import Operator
 from labkit.profiling import profile

@@ -1,22 +1,20 @@
 """labkit.bench on a simulated GPU: its order and statistics, what it flags, refuses and shows."""
 
-import importlib
 import math
 
 import pytest
 import torch
 from simulated_gpu import GPU, SimulatedGpu
 
-from labkit import compare, machine, report, results
+from labkit import compare, machine, report, results, timing
 from labkit.compare import WrongResult, max_error
 
-bench_module = importlib.import_module("labkit.bench")  # `labkit.bench` itself is the function
-bench, measure, summarise = bench_module.bench, bench_module.measure, bench_module.summarise
+bench, measure, summarise = timing.bench, timing.measure, timing.summarise
 
 
 def timed_part(gpu, variants, rounds):
     """The log of the rounds alone: from the first lead-in on."""
-    lead_in = ["flush"] * bench_module.LEAD_IN_FLUSHES
+    lead_in = ["flush"] * timing.LEAD_IN_FLUSHES
     for place in range(len(gpu.log)):
         if gpu.log[place:place + len(lead_in)] == lead_in:
             return gpu.log[place:]
@@ -45,10 +43,10 @@ def test_warm_up_calls_every_variant_often_enough_and_long_enough():
     gpu = SimulatedGpu()
     measure({"a": gpu.variant("a", 100), "b": gpu.variant("b", 1e6)}, [(0,), (1,)], gpu, rounds=3)
     warm = gpu.log[:len(gpu.log) - len(timed_part(gpu, "ab", 3))]
-    assert warm.count("a") == warm.count("b") >= bench_module.WARM_UP_CALLS
+    assert warm.count("a") == warm.count("b") >= timing.WARM_UP_CALLS
     quick = SimulatedGpu()
     measure({"a": quick.variant("a", 100)}, [(0,)], quick, rounds=3)
-    assert quick.log.count("a") * 130 > bench_module.WARM_UP_SECONDS * 1e6
+    assert quick.log.count("a") * 130 > timing.WARM_UP_SECONDS * 1e6
 
 
 def test_times_are_the_gpus_and_a_starved_variant_is_flagged():
@@ -103,8 +101,8 @@ def test_outputs_do_not_outlive_their_call():
 
 
 def test_statistics():
-    samples = {"copy": bench_module._Samples([100.0] * 11),
-               "mine": bench_module._Samples([float(time) for time in range(195, 206)])}
+    samples = {"copy": timing._Samples([100.0] * 11),
+               "mine": timing._Samples([float(time) for time in range(195, 206)])}
     copy, mine = summarise(samples, bytes=2_000_000, limit="copy")
     assert (mine["median_us"], mine["low_us"], mine["high_us"]) == (200, 196, 204)
     assert mine["gbps"] == pytest.approx(10.0)  # 2 MB in 200 us
@@ -118,7 +116,7 @@ def test_number_of_input_sets(free, one, sets):
     class Tensor:
         nbytes = one
 
-    made = bench_module._input_sets(lambda: (Tensor(),), enough_bytes=100 << 20, free_bytes=lambda: free)
+    made = timing._input_sets(lambda: (Tensor(),), enough_bytes=100 << 20, free_bytes=lambda: free)
     assert len(made) == sets
 
 
@@ -198,7 +196,7 @@ def on_gpu(monkeypatch, lab):
     monkeypatch.setattr(machine, "backend", lambda: "cuda")
     monkeypatch.setattr(machine, "gpu", lambda: GPU)
     monkeypatch.setattr(machine, "versions", lambda: {"driver": "1.2", "cuda": "13.0", "torch": "2.11.0"})
-    monkeypatch.setattr(bench_module, "_Gpu", lambda: gpu)
+    monkeypatch.setattr(timing, "_Gpu", lambda: gpu)
     return gpu
 
 

@@ -9,9 +9,8 @@ import time
 
 import pytest
 
+from labkit import diagnosis as doctor
 from labkit import machine
-
-doctor = importlib.import_module("labkit.doctor")  # `labkit.doctor` is the function
 
 
 @pytest.fixture

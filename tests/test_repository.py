@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import labkit
+
 from labkit import __main__ as command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -90,3 +92,9 @@ def test_ci_runs_the_labs_the_book_and_last_the_tests():
     assert script.stat().st_mode & 0o111
     lines = [line for line in script.read_text().splitlines() if line.startswith("make ")]
     assert lines == ["make labs", "make book", "make test"] and "set -euo pipefail" in script.read_text()
+
+
+def test_no_name_of_labkit_is_also_a_module_of_it():
+    """Whoever imported the module first would find that under the name, and not the function."""
+    modules = {path.stem for path in (REPOSITORY / "labkit").glob("*.py")}
+    assert not modules & set(labkit.__all__)

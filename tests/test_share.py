@@ -1,13 +1,12 @@
 """An activation's share of a training step: what is timed, taken apart and shown, and what happens when memory runs out."""
 
-import importlib
 import types
 
 import pytest
 import torch
 
 import labkit
-from labkit import REPOSITORY, report, results, share
+from labkit import REPOSITORY, report, results, share, timing
 from labkit.compare import WrongResult
 from labkit.gpu_trace import Kernel
 from labkit.operator import python_part
@@ -136,7 +135,7 @@ def gpu(session, monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: state.model.peak)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: state.model.recent.clear())
-    monkeypatch.setattr(importlib.import_module("labkit.bench"), "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.0)
 
     def use(model):
         state.model = model

@@ -1,6 +1,5 @@
 """`labkit.geometry` and `labkit.achieved` on a simulated GPU: what lands in which cell, what is refused, shown and kept."""
 
-import importlib
 import json
 import types
 
@@ -9,11 +8,10 @@ import torch
 from simulated_gpu import GPU, SimulatedGpu
 
 import labkit
-from labkit import machine, results, sweeping
+from labkit import machine, results, sweeping, timing
 from labkit.compare import WrongResult
 from labkit.operator import python_part
 
-bench_module = importlib.import_module("labkit.bench")
 REFERENCE = python_part("geometry", "reference")
 THREADS = (32, 256)
 N = 1000
@@ -33,7 +31,7 @@ def gpu(monkeypatch, session):
     monkeypatch.setattr(machine, "versions", lambda: {"torch": "2.11.0"})
     monkeypatch.setattr(machine, "clocks", lambda: None)
     monkeypatch.setattr(results.sources, "sources_hash", lambda name: "0" * 12)
-    monkeypatch.setattr(bench_module, "_Gpu", lambda: simulated)
+    monkeypatch.setattr(timing, "_Gpu", lambda: simulated)
     monkeypatch.setattr(sweeping.torch, "clone", lambda x: simulated.work(90) or x.detach().contiguous())
     return simulated
 

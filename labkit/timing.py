@@ -71,7 +71,7 @@ class Table:
         raise KeyError(f"no variant {name!r}; there are {[row.name for row in self.rows]}")
 
     def __repr__(self) -> str:
-        return f"<labkit.bench.Table: {len(self.rows)} variants. {self.caption}>"
+        return f"<labkit.timing.Table: {len(self.rows)} variants. {self.caption}>"
 
 
 def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None,
