@@ -7,7 +7,7 @@ nodes that are ready it takes the one that was made last, and the nodes before t
 over as soon as it is set, so that an exception in between leaves nothing open.
 
 A kernel belongs to what the host was doing when it launched it, not to what ran beside it: the trace ties each kernel to
-its launch by a number.
+its launch by a number, and by another to the operator that launched it, where it has not kept the launch.
 """
 
 from __future__ import annotations
@@ -78,21 +78,24 @@ def _mark(name: str) -> None:
 def attribute(trace: dict) -> list[Kernel]:
     """What ran on the GPU, in order of its start, each with the part of the call that launched it.
 
-    trace: what torch.profiler exports (`export_chrome_trace`), read as JSON. Raises ValueError for a kernel whose launch
-    the trace lacks, and for marks of a backward pass that do not alternate on a thread.
+    trace: what torch.profiler exports (`export_chrome_trace`), read as JSON. Raises ValueError for a kernel of which the
+    trace has neither the launch nor the operator, and for marks of a backward pass that do not alternate on a thread.
     """
     events = sorted((event for event in trace["traceEvents"] if event.get("ph") == "X"), key=lambda event: event["ts"])
     forward, backward = _ranges(events)
-    launches = {event["args"]["correlation"]: event for event in events
-                if event.get("cat") in _LAUNCH and "correlation" in event.get("args", {})}
+    launches, operators = _by(events, _LAUNCH, "correlation"), _by(events, ("cpu_op",), "External id")
     found = []
     for event in (event for event in events if event.get("cat") in _ON_GPU):
-        launch = launches.get(event["args"].get("correlation"))
+        launch = launches.get(event["args"].get("correlation")) or operators.get(event["args"].get("External id"))
         if launch is None:
             raise ValueError(f"the profiler's trace has no launch for the kernel {event['name'][:80]!r}")
         part = "forward" if _inside(launch, forward) else "backward" if _inside(launch, backward) else "rest"
         found.append(Kernel(event["name"], event["ts"], event["dur"], part))
     return found
+
+
+def _by(events: list[dict], categories: tuple[str, ...], key: str) -> dict[int, dict]:
+    return {event["args"][key]: event for event in events if event.get("cat") in categories and key in event.get("args", {})}
 
 
 def _ranges(events: list[dict]) -> tuple[list[tuple], list[tuple]]:

@@ -52,6 +52,9 @@ class Operator:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def __deepcopy__(self, memo: dict) -> Operator:
+        return self  # a build in memory, which nothing changes: a model that holds it can be copied
+
     @property
     def ops(self) -> Any:
         return getattr(torch.ops, self.namespace)

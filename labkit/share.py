@@ -17,10 +17,10 @@ from typing import Callable, Sequence
 import torch
 
 from labkit import machine, results
-from labkit.timing import _Gpu, measure, summarise
 from labkit.compare import WrongResult
 from labkit.gpu_trace import Kernel, attribute, marked, short, traced
 from labkit.report import NO_GPU, here, keep, show_recorded, show_table
+from labkit.timing import WARM_UP_CALLS, _Gpu, measure, summarise
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 Step = Callable[[Activation], torch.Tensor]  # runs one training step with an activation; returns the loss
@@ -71,16 +71,14 @@ def step_share(name: str, variants: dict[str, Activation], make_step: Callable[[
 
     name: what the table is called in results/; <name>_kernels holds the first variant's kernels by their time.
     variants: {label: function of one tensor}. make_step: called without arguments, once and only where there is a GPU;
-    returns a function of an activation that runs one training step and waits for nothing. title: the tables' head.
-    rounds: timed steps a variant.
-
-    make_step returns a function of the activation, rather than of nothing, so that one model serves all variants.
+    returns a function of an activation that runs one training step and waits for nothing, so that one model serves all
+    variants. title: the tables' head. rounds: timed steps a variant.
 
     Returns a row a variant, and one for BASELINE, with: the median of a step in ms, its 10th and 90th percentile; the time
-    of all its kernels; the activation's kernels, their number and time, forward and backward; their share of all kernels'
-    time; the share of the step that is saved without an activation; the most memory that PyTorch had allocated. Where
-    a variant runs out of memory the row holds None. Without a GPU, or where the model does not fit into its memory, the
-    recorded tables are shown and [] is returned.
+    of all its kernels (where that is far less, the GPU waits for the host); the activation's kernels, their number and
+    time, forward and backward; their share of all kernels' time; the share of the step that is saved without an
+    activation; the most memory that PyTorch had allocated. Where a variant runs out of memory the row holds None. Without
+    a GPU, or where the model does not fit into its memory, the recorded tables are shown and [] is returned.
     """
     if BASELINE in variants or not variants or rounds < 2:
         raise ValueError(f"step_share: it takes variants other than {BASELINE!r}, which it adds, and at least 2 rounds; got "
@@ -221,7 +219,8 @@ def top_kernels(ran: list[Kernel]) -> list[dict]:
 
 
 def _profiled(step: Step, activation: Activation) -> list[Kernel]:
-    step(activation)  # what a first step allocates and compiles belongs to no other
+    for _ in range(WARM_UP_CALLS):
+        step(activation)
     return attribute(traced(lambda: step(marked(activation))))
 
 

@@ -54,6 +54,15 @@ def test_a_kernel_is_of_the_pass_that_launched_it():
     assert attribute(STEP)[1] == Kernel("gelu", 1040, 10, "forward")
 
 
+def test_without_its_launch_a_kernel_is_of_the_pass_of_its_operator():
+    kept = {"traceEvents": [event("user_annotation", FORWARD, 100, 50),
+                            event("cpu_op", "aten::gelu", 110, 9, **{"External id": 3}),
+                            event("kernel", "gelu", 900, 10, 7, correlation=1, **{"External id": 3})]}
+    assert [kernel.part for kernel in attribute(kept)] == ["forward"]
+    moved = {"traceEvents": [{**one, "tid": AUTOGRAD} if one["cat"] == "cpu_op" else one for one in kept["traceEvents"]]}
+    assert [kernel.part for kernel in attribute(moved)] == ["rest"]
+
+
 def test_the_order_of_the_events_in_the_file_does_not_matter():
     assert attribute({"traceEvents": STEP["traceEvents"][::-1]}) == attribute(STEP)
 

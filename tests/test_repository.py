@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import labkit
-
 from labkit import __main__ as command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -248,6 +248,21 @@ def test_without_a_gpu_recorded_tables_are_shown_and_no_model_is_made(session, m
     assert capsys.readouterr().out.count("there is no GPU here, and nothing is recorded") == 3 and not session().tables
 
 
+def test_what_is_recorded_is_shown_with_where_it_was_measured(session, monkeypatch, capsys):
+    machine_of = {"gpu": {"name": "NVIDIA Test"}, "run": {"versions": {}, "date": "2026-01-02T00:00:00Z"}}
+    curve = {"kind": "curve", "title": "Widths", "x": {"label": "width", "values": [512, 1024]},
+             "series": {"ours": [3.5, None]}}
+    table = results.table_of("A step", [{"variant": "ours", "ms a step": 12.25}])
+    monkeypatch.setattr(report.results, "recorded", lambda lab, name: results.Recorded(
+        table=curve if name == "widths" else table, **machine_of))
+    report.show_recorded(["share", "widths"], "A step", "there is no GPU here")
+    lines = capsys.readouterr().out.splitlines()
+    caption = "Recorded on NVIDIA Test, 2026-01-02; not measured on this machine: there is no GPU here."
+    assert lines[0] == f"A step. {caption}" and lines[2].split() == ["ours", "12.25"]
+    assert lines[3] == f"Widths. {caption}" and [line.split() for line in lines[4:]] == [
+        ["width", "ours"], ["512", "3.500"], ["1,024", "–"]]
+
+
 # -- share_over and amdahl ----------------------------------------------------------------------------------------
 
 def test_the_share_over_sizes_has_gaps_where_memory_runs_out(gpu, session):

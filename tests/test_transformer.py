@@ -142,6 +142,11 @@ def test_copies_are_whole_and_their_own(model, batch, transformer):
         assert torch.equal(model.loss(*batch), expected)
 
 
+def test_a_model_that_holds_an_operator_can_be_copied(model):
+    model.activation = labkit.load("gelu")
+    assert copy.deepcopy(model).activation is model.activation
+
+
 def test_a_step_lowers_the_loss_and_leaves_no_gradient_to_the_next(model, batch, transformer):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = [transformer.train_step(model, optimizer, *batch) for _ in range(5)]
