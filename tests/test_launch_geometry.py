@@ -1,67 +1,21 @@
 """The interactive figure of launches: its arithmetic against brute force, and its use by keyboard, by touch and in the dark."""
 
 import collections
+import functools
 import itertools
-import os
 import random
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make setup` installs it")
-
 FIGURE = Path(__file__).resolve().parents[1] / "book/figures/launch_geometry.html"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
-BROWSERS = "chromium", "chromium-browser", "google-chrome"
-# A page of the book as the figure sees it; the colours are the theme's.
-LIGHT = {"text-base": "#222832", "text-muted": "#48566b", "background": "#fff", "surface": "#f3f4f5", "border": "#d1d5da"}
-DARK = {"text-base": "#ced6dd", "text-muted": "#9ca4af", "background": "#121212", "surface": "#29313d", "border": "#48566b"}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if not found:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the PATH, and CHROMIUM names none")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=FLAGS, headless=True)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
-def opened(chromium, tmp_path):
-    """opened(theme=None, **context): the figure in a browser page, alone or in a book page of that theme.
-
-    Afterwards: nothing was requested but the file, and nothing was written to the console.
-    """
-    contexts, requests, complaints, files = [], [], [], []
-
-    def open_page(theme=None, width=1200, **context):
-        file = FIGURE
-        if theme:
-            colours = "".join(f"--pst-color-{name}: {value};" for name, value in (DARK if theme == "dark" else LIGHT).items())
-            file = tmp_path / f"{theme}.html"
-            file.write_text(f'<!doctype html><html lang="en" data-theme="{theme}" style="{colours}"><meta name="viewport" '
-                            'content="width=device-width"><body style="background: var(--pst-color-background)"><main>'
-                            f"{FIGURE.read_text()}</main></body></html>")
-        contexts.append(chromium.new_context(viewport={"width": width, "height": 900}, **context))
-        page = contexts[-1].new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        files.append(file.as_uri())
-        page.goto(files[-1])
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert requests == files
-    assert complaints == []
+def opened(open_figure):
+    """opened(theme=None, width=1200, **context): the figure in a browser page; see open_figure."""
+    return functools.partial(open_figure, FIGURE)
 
 
 def words(page, place):
@@ -105,18 +59,20 @@ def kernel(s):
 
 def settings():
     """The edges, then random ones."""
-    base = {"order": "consecutive", "n": 1, "threads": 1, "each": 1, "blocks": 1, "rows": 1, "columns": 1, "tileX": 1, "tileY": 1}
-    edges = [{}, {"n": 1000, "threads": 128}, {"n": 256, "threads": 256}, {"n": 257, "threads": 256}, {"n": 100, "threads": 100},
-             {"n": 1000, "threads": 32, "each": 4}, {"n": 129, "threads": 32, "each": 4}, {"n": 700, "threads": 1024},
-             {"order": "stride", "n": 10, "threads": 64, "blocks": 4}, {"order": "stride", "n": 1000, "threads": 64, "blocks": 4},
+    base = {"order": "consecutive", **dict.fromkeys(["n", "threads", "each", "blocks", "rows", "columns", "tileX", "tileY"], 1)}
+    edges = [{}, {"n": 1000, "threads": 128}, {"n": 256, "threads": 256}, {"n": 257, "threads": 256},
+             {"n": 100, "threads": 100}, {"n": 1000, "threads": 32, "each": 4}, {"n": 129, "threads": 32, "each": 4},
+             {"n": 700, "threads": 1024}, {"order": "stride", "n": 10, "threads": 64, "blocks": 4},
+             {"order": "stride", "n": 1000, "threads": 64, "blocks": 4},
              {"order": "tile", "rows": 28, "columns": 48, "tileX": 32, "tileY": 8}, {"order": "tile", "tileX": 32, "tileY": 8},
              {"order": "tile", "rows": 9, "columns": 70, "tileX": 8, "tileY": 4}]
     yield from ({**base, **edge} for edge in edges)
     pick = random.Random(2)
     for order, _ in itertools.product(["consecutive", "apart", "stride", "tile"], range(20)):
-        yield {"order": order, "n": pick.randint(1, 900), "threads": pick.choice([1, 7, 32, 64, 100, 128, pick.randint(1, 300)]),
-               "each": pick.choice([1, 2, 4, 8, 16]), "blocks": pick.randint(1, 9), "rows": pick.randint(1, 40),
-               "columns": pick.randint(1, 70), "tileX": pick.choice([1, 8, 16, 32, 33]), "tileY": pick.randint(1, 8)}
+        yield {"order": order, "n": pick.randint(1, 900), "each": pick.choice([1, 2, 4, 8, 16]), "blocks": pick.randint(1, 9),
+               "threads": pick.choice([1, 7, 32, 64, 100, 128, pick.randint(1, 300)]),
+               "rows": pick.randint(1, 40), "columns": pick.randint(1, 70),
+               "tileX": pick.choice([1, 8, 16, 32, 33]), "tileY": pick.randint(1, 8)}
 
 
 def touched(elements, size):
@@ -131,7 +87,8 @@ def spaced(numbers):
 def test_owners_requests_and_sectors_are_those_of_a_kernel_run_thread_by_thread(opened):
     cases = list(settings())
     answers = opened().evaluate("""cases => {
-        const {launch, owners, elementOf, request, sectors, idleThreads} = document.querySelector(".launch-geometry").launchGeometry;
+        const figure = document.querySelector(".launch-geometry").launchGeometry;
+        const {launch, owners, elementOf, request, sectors, idleThreads} = figure;
         return cases.map(s => {
             const of = owners(s);
             return {launch: launch(s), idle: idleThreads(s), owners: of.map(({block, thread, k}) => `${block} ${thread} ${k}`),
@@ -247,6 +204,7 @@ def test_occupancy_is_that_of_placing_block_after_block(opened):
     (("9.0", 1024, 65, 0), 0, 0, {"registers"}),
     (("7.5", 1024, 64, 0), 1, 32, {"warps", "registers"}),
     (("7.5", 32, 16, 65536), 1, 1, {"shared bytes"}),
+    (("7.5", 128, 32, 73 * 128), 6, 24, {"shared bytes"}),
     (("8.0", 128, 32, 48 * 1024), 3, 12, {"shared bytes"}),
     (("8.6", 1024, 32, 0), 1, 32, {"warps"}),
     (("8.9", 64, 32, 0), 24, 48, {"warps", "blocks"}),
@@ -299,9 +257,9 @@ def test_the_keyboard_reaches_every_control_in_order_and_the_picture_once(opened
 def test_arrow_keys_move_the_chosen_element(opened):
     page = opened()
     page.locator("[data-i][tabindex='0']").focus()
-    for key, i, filled in [("ArrowRight", 402, "3 * 128 + 18"), ("ArrowDown", 434, "3 * 128 + 50"), ("ArrowLeft", 433, "3 * 128 + 49"),
-                           ("End", 447, "3 * 128 + 63"), ("ArrowUp", 415, "3 * 128 + 31"), ("Home", 384, "3 * 128 + 0"),
-                           ("ArrowUp", 352, "2 * 128 + 96")]:
+    for key, i, filled in [("ArrowRight", 402, "3 * 128 + 18"), ("ArrowDown", 434, "3 * 128 + 50"),
+                           ("ArrowLeft", 433, "3 * 128 + 49"), ("End", 447, "3 * 128 + 63"), ("ArrowUp", 415, "3 * 128 + 31"),
+                           ("Home", 384, "3 * 128 + 0"), ("ArrowUp", 352, "2 * 128 + 96")]:
         page.keyboard.press(key)
         assert focused(page) == str(i)
         assert f"= {filled} = {i}" in words(page, "element")
@@ -329,7 +287,7 @@ def test_sliders_move_their_numbers(opened):
 
 
 @pytest.mark.parametrize("name, value, said", [
-    ("threads", "1025", "Threads a block : a whole number from 1 to 1024."), ("threads", "", "Threads a block"),
+    ("threads", "1025", "Threads a block: a whole number from 1 to 1024."), ("threads", "", "Threads a block"),
     ("n", "1.5", "Elements"), ("registers", "0", "Registers a thread")])
 def test_a_wrong_number_is_named_and_changes_nothing(opened, name, value, said):
     page = opened()
@@ -361,7 +319,7 @@ def test_a_finger_on_a_phone(opened):
         page.get_by_role("button", name=name).tap()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         small = page.evaluate("""[...document.querySelectorAll("button, select, input")].filter(e => e.offsetParent)
-            .filter(e => Math.min(e.getBoundingClientRect().width, e.getBoundingClientRect().height) < 40).map(e => e.outerHTML)""")
+            .filter(e => Math.min(e.offsetWidth, e.offsetHeight) < 40).map(e => e.outerHTML)""")
         assert small == [], name
     page.locator('[data-i="700"]').tap()
     assert "Element 700: block 2, thread 188; warp 5 of the block, lane 28." in words(page, "element")
@@ -371,10 +329,9 @@ CONTRAST = """() => {
     const parse = colour => (colour.match(/[\\d.]+/g) ?? []).map(Number), opaque = c => c.length === 3 || c[3] === 1;
     const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
         .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
-    const behind = e => { const c = parse(getComputedStyle(e).backgroundColor); return opaque(c) ? c : behind(e.parentElement); };
-    const texts = [...document.querySelectorAll(".launch-geometry :is(p, pre, th, td, button, select, input, label, cite, strong)"),
-        document.querySelector("[role=rowheader]")].filter(e => e.offsetParent && e.type !== "range");
-    return texts.map(e => {
+    const behind = (e, c = parse(getComputedStyle(e).backgroundColor)) => opaque(c) ? c : behind(e.parentElement);
+    const texts = "p, pre, th, td, button, select, input:not([type=range]), label, cite, strong, [role=rowheader]";
+    return [...document.querySelectorAll(texts)].filter(e => e.offsetParent).map(e => {
         const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
         return [e.outerHTML.slice(0, 80), (a + 0.05) / (b + 0.05)];
     });
