@@ -1,4 +1,7 @@
-"""What tests share: those marked `gpu` are skipped, with the reason, where kernels cannot run on a GPU."""
+"""What tests share: a lab's session, a browser, and that tests marked `gpu` are skipped where kernels cannot run on one."""
+
+import os
+import shutil
 
 import pytest
 
@@ -19,3 +22,58 @@ def pytest_collection_modifyitems(items):
         reason = "needs an NVIDIA GPU that torch sees, and nvcc; the backend here is host"
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+# -- interactive figures, in a real browser -----------------------------------------------------------------
+
+BROWSERS = "chromium", "chromium-browser", "google-chrome"
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
+# The theme's colours on a page of the book.
+COLOURS = {"light": {"text-base": "#222832", "text-muted": "#48566b", "background": "#fff", "surface": "#f3f4f5"},
+           "dark": {"text-base": "#ced6dd", "text-muted": "#9ca4af", "background": "#121212", "surface": "#29313d"}}
+
+
+@pytest.fixture(scope="module")  # no longer: its event loop would be in the way of others'
+def browser():
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not found:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is on the PATH, and CHROMIUM names none")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=found, args=QUIET, headless=True)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_figure(browser, tmp_path):
+    """open_figure(path, theme=None, width=1200, **context): an HTML figure, alone or in a book page of that theme.
+
+    Afterwards: nothing was requested but the files themselves, and nothing was written to the console.
+    """
+    contexts, files, requests, complaints = [], [], [], []
+
+    def open_page(path, theme=None, width=1200, **context):
+        if theme:
+            colours = "".join(f"--pst-color-{name}: {value};" for name, value in COLOURS[theme].items())
+            text = path.read_text()
+            path = tmp_path / f"{theme}.html"
+            path.write_text(f'<!doctype html><html lang="en" data-theme="{theme}" style="{colours}"><meta name="viewport" '
+                            'content="width=device-width"><body style="background: var(--pst-color-background)"><main>'
+                            f"{text}</main></body></html>")
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **context))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        files.append(path.as_uri())
+        page.goto(files[-1])
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert requests == files
+    assert complaints == []
