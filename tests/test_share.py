@@ -259,8 +259,7 @@ def test_what_is_recorded_is_shown_with_where_it_was_measured(session, monkeypat
     lines = capsys.readouterr().out.splitlines()
     caption = "Recorded on NVIDIA Test, 2026-01-02; not measured on this machine: there is no GPU here."
     assert lines[0] == f"A step. {caption}" and lines[2].split() == ["ours", "12.25"]
-    assert lines[3] == f"Widths. {caption}" and [line.split() for line in lines[4:]] == [
-        ["width", "ours"], ["512", "3.500"], ["1,024", "–"]]
+    assert lines[3] == f"Widths. {caption}" and lines[4].startswith("ours: at most 3.5")
 
 
 # -- share_over and amdahl ----------------------------------------------------------------------------------------
