@@ -8,9 +8,9 @@ from labkit import machine, results
 from labkit.report import keep, show_recorded
 
 # CUdevice_attribute of the driver's cuda.h. torch gives some of these, and under names that change with its version.
-_ATTRIBUTES = {"threads_a_warp": 10, "threads_a_block": 1, "threads_an_sm": 39, "blocks_an_sm": 106, "registers_a_block": 12,
-               "registers_an_sm": 82, "shared_bytes_a_block": 97, "shared_bytes_an_sm": 81, "shared_bytes_reserved_a_block": 111,
-               "sms": 16, "clock_khz": 13}
+_ATTRIBUTES = {"threads_a_warp": 10, "threads_a_block": 1, "threads_an_sm": 39, "blocks_an_sm": 106,
+               "registers_an_sm": 82, "shared_bytes_a_block": 97, "shared_bytes_an_sm": 81,
+               "shared_bytes_reserved_a_block": 111, "sms": 16, "clock_khz": 13}
 _REGISTER_UNIT = 256  # registers are handed to a warp in units of so many
 _PARTITIONS = 4  # of an SM; each has a quarter of the registers, and a warp stays in one
 
@@ -19,7 +19,7 @@ def limits() -> dict:
     """What the driver says of the current GPU and one of its SMs.
 
     Keys: name; capability ("9.0"); and as int threads_a_warp, threads_a_block, threads_an_sm, blocks_an_sm,
-    registers_a_block, registers_an_sm, shared_bytes_a_block (the most that a kernel may ask for), shared_bytes_an_sm,
+    registers_an_sm, shared_bytes_a_block (the most that a kernel may ask for), shared_bytes_an_sm,
     shared_bytes_reserved_a_block (which CUDA takes for itself), sms, clock_khz (the highest).
     Raises RuntimeError where there is no GPU, or the driver refuses.
     """
@@ -99,9 +99,6 @@ def blocks_by_limit(limits: dict, threads: int, registers: int, shared_bytes: in
 
 def _by_registers(limits: dict, warps: int, registers: int) -> int:
     of_warp = _rounded_up(max(registers, 1) * limits["threads_a_warp"], _REGISTER_UNIT)
-    # Whether one block fits is decided as if its warps filled all partitions alike.
-    if of_warp * _rounded_up(warps, _PARTITIONS) > limits["registers_a_block"]:
-        return 0
     return limits["registers_an_sm"] // _PARTITIONS // of_warp * _PARTITIONS // warps
 
 

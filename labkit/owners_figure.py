@@ -84,7 +84,7 @@ def owners_svg(owners: dict) -> str:
 def _cell(x: float, y: float, width: float, cell: list[int] | None, color: str | None) -> str:
     size = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{width - 1:.1f}" height="{ROW - 1}"'
     if cell is None:
-        return (f'<rect {size} fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-width="0.7" stroke-dasharray="2 3">'
+        return (f'<rect {size} fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="2 3">'
                 "<title>not written</title></rect>")
     block, thread = cell
     words = html.escape(f"block {block}, thread {thread}: lane {thread % 32} of warp {thread // 32}")

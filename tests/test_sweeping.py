@@ -164,7 +164,7 @@ def test_without_nsight_compute_it_says_so_and_keeps_nothing(operator, monkeypat
 def test_the_program_launches_each_geometry_once_while_it_is_profiled(monkeypatch):
     monkeypatch.setenv("LABKIT_BACKEND", "host")
     host, log = labkit.load("geometry"), []
-    ops = types.SimpleNamespace(sweep_out=lambda x, y, version, threads: log.append((tuple(x.shape), x.dtype, version, threads)))
+    ops = types.SimpleNamespace(sweep_out=lambda x, y, *place: log.append((tuple(x.shape), x.dtype, *place)))
     fake = types.SimpleNamespace(device=host.device, ops=ops)
     monkeypatch.setattr("labkit.build.load", lambda name: fake if name == "geometry" else None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

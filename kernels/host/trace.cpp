@@ -253,12 +253,12 @@ EXPORT void* trace_array(const char* name, size_t bytes, size_t item, size_t off
 }
 
 // Who wrote each element of an array last, by a store or an atomic, from trace_begin on: its block, counted through all
-// launches since, and its thread in the block, x first; -1 and -1 where nobody did. `found` has room for both of each.
+// launches since, and its thread in the block, x first; -1 and -1 where nobody did. `found` takes both of each in turn.
 EXPORT void trace_writers(size_t array, int* found) {
     const Array& a = arrays[array];
     for (size_t item = 0; item < a.bytes / a.item; ++item, found += 2) {
-        const Access &store = a.stores[item], &update = a.updates[item].last;
-        const Access& last = update.block && (!store.block || update.time > store.time) ? update : store;
+        const Access& update = a.updates[item].last;  // a store forgets those before it
+        const Access& last = update.block ? update : a.stores[item];
         found[0] = last.block ? static_cast<int>(last.block - 1 - blocks_before) : -1;
         found[1] = last.block ? static_cast<int>(last.thread) : -1;
     }
