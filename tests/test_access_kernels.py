@@ -1,4 +1,4 @@
-"""copy, transpose and row_sum: values on every case, autograd, what they refuse, and that wrong kernels are found.
+"""copy, transpose, row_sum and stencil: values on every case, autograd, what they refuse, and that wrong kernels are found.
 
 Runs on the backend of the machine, but for the wrong kernels, which run on the CPU: on a GPU one that faults would
 poison this process's CUDA context, and every test after it.
@@ -17,8 +17,8 @@ from labkit.checking import CheckFailed
 from labkit.listing import source
 from labkit.operator import listed_versions, source_path
 
-NAMES = ["copy", "transpose", "row_sum"]
-MATRICES = ["transpose", "row_sum"]
+NAMES = ["copy", "transpose", "row_sum", "stencil"]
+MATRICES = ["transpose", "row_sum", "stencil"]
 
 
 def reference(op, x):
@@ -53,9 +53,10 @@ def test_gradients_of_any_layout(name, layout):
     grad = torch.randn_like(want)
     grad = {"contiguous": grad, "expanded": grad[:1].expand(want.shape), "transposed": grad.t().contiguous().t(),
             "strided": torch.stack([grad, grad], dim=-1)[..., 0]}[layout]
+    rounded = 1e-13 if name == "stencil" else 0.0  # 27 times, and 27 times in the reference, of numbers below 8
     for version in op.versions:
         got, = torch.autograd.grad(op(x, version=version), x, grad)
-        assert torch.equal(got, torch.autograd.grad(reference(op, x), x, grad)[0])
+        torch.testing.assert_close(got, torch.autograd.grad(reference(op, x), x, grad)[0], rtol=0.0, atol=rounded)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,13 +108,14 @@ def test_lane_l_of_warp_w_copies_element_l_times_the_stride_plus_w(tmp_path, mon
         assert f"stride {stride}:" in copy.versions[version]
 
 
-@pytest.mark.parametrize("rows, cols", [(2_097_153, 1), (1, 2_097_153)])
-def test_matrices_with_more_tiles_down_or_across_than_a_grid_has_in_y(rows, cols):
-    transpose = labkit.load("transpose")
-    assert max(rows, cols) > 65535 * 32
-    x = torch.randn(rows, cols, device=transpose.device)
-    for version in (1, transpose.latest):
-        assert torch.equal(transpose(x, version=version), x.t())
+@pytest.mark.parametrize("name, versions, rows, cols", [("transpose", (1, 4), 65535 * 32 + 1, 1),
+                                                        ("transpose", (1, 4), 1, 65535 * 32 + 1),
+                                                        ("stencil", (1,), 65535 * 64 + 1, 1)])
+def test_matrices_with_more_tiles_down_or_across_than_a_grid_has_in_y(name, versions, rows, cols):
+    op = labkit.load(name)
+    x = 25.0 * torch.randint(-9, 9, (rows, cols), device=op.device)  # a mean of 25 is then a whole number, and exact
+    for version in versions:
+        assert torch.equal(op(x, version=version), reference(op, x))
 
 
 def test_a_sum_of_16_bit_numbers_is_rounded_once():
@@ -131,8 +133,9 @@ def test_a_sum_of_16_bit_numbers_is_rounded_once():
 @pytest.mark.parametrize("name", NAMES)
 def test_more_elements_than_32_bits_count(name):
     shape = (65_539, 32_771)
-    if torch.cuda.mem_get_info()[0] < 16 * 2**30:
-        pytest.skip("needs 16 GiB of free GPU memory")
+    gibibytes = 24 if name == "stencil" else 16  # its reference makes a frame of zeros and two sums
+    if torch.cuda.mem_get_info()[0] < gibibytes * 2**30:
+        pytest.skip(f"needs {gibibytes} GiB of free GPU memory")
     op = labkit.load(name)
     x = torch.zeros(shape, dtype=torch.float16, device="cuda")
     x[::4001, ::11] = 1
@@ -161,7 +164,7 @@ def test_what_is_no_contiguous_matrix_is_refused_by_name(name):
         with pytest.raises(RuntimeError, match=rf"{name}: `x` is not contiguous. Pass x.contiguous\(\)"):
             op(view)
     for view in (x[1:4], x[:1], x[:0], x[::2][:1], x[:, :0], x[:, :1].contiguous().t()):  # strides that are never used
-        assert torch.equal(op(view), reference(op, view))
+        assert torch.equal(op(view), op(view.clone(memory_format=torch.contiguous_format)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -175,6 +178,7 @@ def test_a_version_that_is_not_there_is_refused(name):
 @pytest.mark.parametrize("name, says", [
     ("transpose", r"`y` must be contiguous, float32 of shape \[4, 3\].* it is .*x.new_empty\(4, 3\)"),
     ("row_sum", r"`y` must be contiguous, float32 of shape \[3\].* it is .*x.new_empty\(3\)"),
+    ("stencil", r"`y` must be contiguous, float32 of shape \[3, 4\].* it is .*x.new_empty\(3, 4\)"),
     ("copy", "`y` (must be dense|has shape|is float64)")])
 def test_outputs_of_another_kind_are_refused_by_name(name, says):
     op = labkit.load(name)
@@ -248,6 +252,17 @@ def test_each_thread_loads_and_stores_as_often_as_the_file_says(name, access, tm
 
 
 @pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+def test_a_thread_of_the_stencil_loads_its_neighbours_or_its_part_of_a_tile(tmp_path):
+    # A tile of 68 x 36 by 256 threads; 25 neighbours at a time, or 5 for each of 8 + 4 rows.
+    expected = {"1": [25, 0, 1], "2": [10, 25, 1], "3": [10, 5 * 12, 8]}
+    kernels = ptx("stencil", tmp_path)
+    assert len(kernels) == 4 * len(expected)
+    for kernel, text in kernels.items():
+        counts = [len(re.findall(rf"\b{access}\b", text)) for access in ("ld.global", "ld.shared", "st.global")]
+        assert counts == expected[re.search(r"2v(\d)", kernel)[1]], kernel
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles_from_turing_to_blackwell_and_keeps_every_array_in_registers(name, tmp_path):
     targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (75, 90, 120)]
@@ -290,10 +305,10 @@ MUTANTS = {
     "too few blocks of vectors": ("copy", 5, "copy.cu", "divide_up(divide_up(n, Vec<T>::SIZE), THREADS)",
                                   "n / Vec<T>::SIZE / THREADS + (n < 10000)", "elements are wrong"),
     "ignores strides": ("copy", 1, "binding.cpp", "torch_op::dense(x)", "x", "must be dense"),
-    "skips the last partial tile across": ("transpose", 3, "transpose.cu", "across = divide_up(cols, tile)",
-                                           "across = cols > tile ? cols / tile : 1", "elements are wrong"),
-    "skips the last partial tile down": ("transpose", 1, "transpose.cu", "down = divide_up(rows, tile)",
-                                         "down = rows > tile ? rows / tile : 1", "elements are wrong"),
+    "skips the last partial tile across": ("transpose", 3, "../include/tiles.cuh", "divide_up(cols, tile_cols)",
+                                           "(cols > tile_cols ? cols / tile_cols : 1)", "elements are wrong"),
+    "skips the last partial tile down": ("transpose", 1, "../include/tiles.cuh", "divide_up(rows, tile_rows)",
+                                         "(rows > tile_rows ? rows / tile_rows : 1)", "elements are wrong"),
     "no barrier": ("transpose", 2, "transpose.cu", "    __syncthreads();\n", "", "elements are wrong"),
     "moves tiles and not what is in them": ("transpose", 2, "transpose.cu", TO_Y, "tile[threadIdx.y + k][threadIdx.x]",
                                             "elements are wrong"),
@@ -326,6 +341,19 @@ MUTANTS = {
                                   "elements are wrong"),
     "leaves out empty rows": ("row_sum", 4, "row_sum.cu", "if (rows == 0)", "if (rows == 0 || cols == 0)",
                               "elements are wrong"),
+    "reads on where a row ends": ("stencil", 1, "stencil.cu", " & (0 <= col) & (col < cols)", "", "elements are wrong"),
+    "divides by 24": ("stencil", 1, "stencil.cu", "(SPAN * SPAN)", "(SPAN * SPAN - 1)", "elements are wrong"),
+    "1/25 of float32 for float64": ("stencil", 2, "stencil.cu", "compute_t<T>(1) / (SPAN", "1.0f / (SPAN",
+                                    "float64.*elements are wrong"),
+    "loads a tile without its corner": ("stencil", 2, "stencil.cu", "k < LOADS;", "k < LOADS - 1;", "elements are wrong"),
+    "loads a tile one column off": ("stencil", 3, "stencil.cu", "TILE_COLS - REACH;", "TILE_COLS - REACH + 1;",
+                                    "elements are wrong"),
+    "sums a tile that others still fill": ("stencil", 2, "stencil.cu", "    __syncthreads();\n", "", "elements are wrong"),
+    "a window of four rows": ("stencil", 3, "stencil.cu", "i < SPAN;", "i < SPAN - 1;", "elements are wrong"),
+    "rounds after each row": ("stencil", 3, "stencil.cu", "sum += across[i];",
+                              "sum = to_compute(to_element<T>(sum + across[i]));", "float16.*elements are wrong"),
+    "a gradient that is not spread": ("stencil", 3, "op.py", "return forward(grad.contiguous(), ctx.version)",
+                                      "return grad.contiguous()", "Jacobian mismatch"),
 }
 
 

@@ -8,7 +8,7 @@ from labkit.operator import kernels, listed_versions, python_part, source_path
 
 # Sizes with tails, in float32 and in a 16-bit type: one that fills blocks only partly, one with several blocks.
 SIZES = {"gelu": [(1003,), (8195,)], "copy": [(1003,), (8195,)], "transpose": [(33, 70), (100, 31)],
-         "row_sum": [(3, 33), (2, 1000)], "geometry": [(1003,), (8195,)]}
+         "row_sum": [(3, 33), (2, 1000)], "geometry": [(1003,), (8195,)], "stencil": [(33, 70), (100, 31)]}
 NAMES = sorted(path.parent.name for path in kernels().glob("*/*.cu") if path.stem == path.parent.name)
 
 

@@ -232,6 +232,21 @@ def test_the_transposes_show_what_each_is_there_for(session, version, conflicts)
     assert torch.equal(found.outputs[0], x.t())
 
 
+@pytest.mark.parametrize("version, reads_of_shared", [(2, 25), (3, 5 * 12 / 8)])
+def test_a_tile_saves_the_stencil_four_fifths_of_its_global_reads(session, version, reads_of_shared):
+    straight, tiled = (labkit.trace("stencil", v, size=(256, 256), dtype=torch.float32) for v in (1, version))
+    warps = 256 * 256 // 32
+    beyond = 2 * (2 + 1) * 5 * 8  # requests of v1 above and below the matrix: 2 rows for the first of y, 1 for the second
+    assert straight.total("reads").requests == 25 * warps - beyond and straight.shared_table() is None
+    for count in ("requests", "sectors"):
+        assert getattr(tiled.total("reads"), count) <= 0.2 * getattr(straight.total("reads"), count)
+    assert tiled.total("reads", shared=True).requests == reads_of_shared * warps
+    for found in (straight, tiled):
+        assert found.findings == [] and found.total("writes").sectors == 4 * warps
+        assert found.total("reads", shared=True).conflicts == found.total("writes", shared=True).conflicts == 0
+    torch.testing.assert_close(tiled.outputs[0], straight.outputs[0], rtol=0.0, atol=1e-5)
+
+
 def test_the_picture_shows_lanes_and_sectors(session, capsys):
     found = labkit.trace("gelu", version=1, size=4096, dtype=torch.float32)
     capsys.readouterr()

@@ -8,20 +8,9 @@
 // x: [rows, cols], y: [cols, rows]. In versions 1 to 3 a block of 32 x 8 threads moves a tile of 32 x 32 elements, four
 // a thread, and all four are loaded before the first is stored.
 #include "launch.cuh"
+#include "tiles.cuh"
 #include "transpose.h"
 #include "vec.cuh"
-
-// ---------------------------------------------------------------------------------------------------
-// Which tile of x a block moves. The grid's y ends at 65535, so further rows of tiles are in its z.
-
-__device__ inline int64_t tile_row() { return int64_t(blockIdx.z) * gridDim.y + blockIdx.y; }
-__device__ inline int64_t tile_col() { return blockIdx.x; }
-
-inline dim3 grid_for(int64_t rows, int64_t cols, int tile) {
-    const int64_t across = divide_up(cols, tile), down = divide_up(rows, tile);
-    const int64_t z = divide_up(down, 65535);
-    return dim3(across, divide_up(down, z), z);
-}
 
 constexpr int TILE = 32;        // rows and columns of a tile, in versions 1 to 3
 constexpr int THREAD_ROWS = 8;  // of a block; each has TILE threads
@@ -46,7 +35,7 @@ __global__ void kernel(const T* x, T* y, int64_t rows, int64_t cols) {
 
 template <class T>
 void launch(Kernel<T> kernel, const T* x, T* y, int64_t rows, int64_t cols, cudaStream_t stream) {
-    const dim3 grid = grid_for(rows, cols, TILE), block(TILE, THREAD_ROWS);
+    const dim3 grid = grid_for(rows, cols, TILE, TILE), block(TILE, THREAD_ROWS);
     kernel<<<grid, block, 0, stream>>>(x, y, rows, cols);
 }
 }  // namespace v1
@@ -136,7 +125,7 @@ void launch(Kernel<T> kernel, const T* x, T* y, int64_t rows, int64_t cols, cuda
     if (rows % SIZE != 0 || cols % SIZE != 0 || !is_vec_aligned(x) || !is_vec_aligned(y)) {
         return v3::launch<T>(v3::kernel<T>, x, y, rows, cols, stream);
     }
-    const dim3 grid = grid_for(rows, cols, SIDE * SIZE), block(SIDE, SIDE);
+    const dim3 grid = grid_for(rows, cols, SIDE * SIZE, SIDE * SIZE), block(SIDE, SIDE);
     kernel<<<grid, block, 0, stream>>>(x, y, rows, cols);
 }
 }  // namespace v4

@@ -1,0 +1,40 @@
+// torch.ops.NAMESPACE.*: checks, allocation, launch. Gradients and shapes under torch.compile are op.py's.
+//
+// NAMESPACE is a macro, a name for this very build, so that an edited kernel can be loaded beside the old one.
+#include "torch_op.h"
+#include "stencil.h"
+
+using torch::stable::Tensor;
+using torch_op::Launch;
+
+static void launch_into(const Tensor& y, const Tensor& x, Element element, int64_t version) {
+    const Launch launch(x);
+    launch.check("stencil", stencil_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1),
+                                                launch.stream()));
+}
+
+// Into an output that the caller made.
+static void forward_out(Tensor x, Tensor y, int64_t version) {
+    const Element element = torch_op::check_matrix("stencil", x, "x");
+    torch_op::check_result("stencil", y, "y", x, "x", {x.size(0), x.size(1)});
+    launch_into(y, x, element, version);
+}
+
+// Into a new output.
+static Tensor forward(Tensor x, int64_t version) {
+    const Element element = torch_op::check_matrix("stencil", x, "x");
+    const Tensor y = torch::stable::new_empty(x, {x.size(0), x.size(1)});
+    launch_into(y, x, element, version);
+    return y;
+}
+
+OP_LIBRARY(NAMESPACE, m) {
+    m.def("forward(Tensor x, int version) -> Tensor");
+    m.def("forward_out(Tensor x, Tensor(a!) y, int version) -> ()");
+}
+
+// For every device, so that a tensor on the wrong one gets our message and not the dispatcher's.
+OP_LIBRARY_IMPL(NAMESPACE, CompositeExplicitAutograd, m) {
+    m.impl("forward", OP_BOX(forward));
+    m.impl("forward_out", OP_BOX(forward_out));
+}
