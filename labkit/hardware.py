@@ -24,12 +24,13 @@ _ABOUT: dict[str, tuple[dict[str, str], Callable[[dict, int], dict]]] = {
             "memory busy, %": counted["memory"], "sectors a load": round(counted["sectors"] / counted["requests"], 2)}),
     "levels": (
         {"l1": _LOADS.format("sectors"), "l2": "lts__t_sectors_srcunit_tex_op_read.sum", "read": "dram__bytes_read.sum",
-         "warps": "sm__warps_active.avg.pct_of_peak_sustained_active",
+         "stored": "lts__t_sectors_srcunit_tex_op_write.sum", "written": "dram__bytes_write.sum",
          "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed"},
         lambda counted, elements: {
             "bytes an element loaded from L1": round(32 * counted["l1"] / elements, 2),
             "from L2": round(32 * counted["l2"] / elements, 2), "from memory": round(counted["read"] / elements, 2),
-            "warp slots filled, %": counted["warps"], "memory busy, %": counted["memory"]}),
+            "stored to L2": round(32 * counted["stored"] / elements, 2), "to memory": round(counted["written"] / elements, 2),
+            "memory busy, %": counted["memory"]}),
 }
 
 
@@ -43,8 +44,8 @@ def counters(name: str, operator: Operator, mode: str, shape: int | Sequence[int
 
     Returns a row a version. "work": instructions an element (executed by its thread, memory accesses included); the share of
     issue slots used and of warp slots filled; how busy the memory was; and the 32-byte sectors that a warp's load touches.
-    "levels": the bytes that loads asked of the L1 cache, for each element of an input, and how many of them came from
-    the L2 cache and from memory. Without a GPU, or where Nsight Compute is missing, refused or silent, it says so, shows the
+    "levels": the bytes that loads asked of the L1 cache, for each element of an input, in whole sectors; how many came from the
+    L2 cache and from memory; how many stores sent to the L2 cache, and it to memory; and how busy the memory was. Without a GPU, or where Nsight Compute is missing, refused or silent, it says so, shows the
     recorded table and returns []. Raises ValueError for another `about`.
     """
     if about not in _ABOUT:

@@ -76,7 +76,8 @@ class Table:
 
 def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None,
           limit: str | None = None, reference: Callable | None = None,
-          tolerance: tuple[float, float] | None = None, rounds: int = 30, title: str | None = None) -> Table:
+          tolerance: tuple[float, float] | None = None, rounds: int = 30, title: str | None = None,
+          rowwise: bool = True) -> Table:
     """Time `variants` against one another on this machine's GPU; show, keep and return the figures.
 
     name       what the table is called in results/ and in the book, such as "forward"
@@ -90,9 +91,11 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     reference  called with the inputs, returns the right output in float64 (a tensor, or a tuple where the
                variants return one). It is given slices along dimension 0 of the inputs that have as many
                dimensions as the first one and its length, and the others whole; where an output is not of
-               that kind, as a sum over rows, it is given everything at once.
+               that kind, as a sum over rows, or `rowwise` is False, it is given everything at once.
     tolerance  (relative, absolute): |output - reference| <= absolute + relative * |reference|, everywhere
     rounds     timed calls a variant
+    rowwise    whether a row of an output depends on the same row of the inputs alone; a transpose's does not, nor a
+               stencil's
 
     Raises WrongResult when an output is not within the tolerance (a NaN never is), and ValueError for
     arguments that do not fit together; nothing is then shown or kept. Without a GPU no variant is called: the
@@ -108,7 +111,10 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     if machine.backend() != "cuda":
         table = _recorded_table(name)
     else:
-        table = _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, rounds, title)
+        record = timed(variants, inputs, bytes, limit, reference, tolerance, rounds, title or name, rowwise)
+        results.add(name, record)
+        results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
+        table = Table(record, f"Measured on {here()}", measured=True)
     if table.rows:
         show_table(table.record, table.caption, figure=True)
     else:
@@ -161,15 +167,9 @@ class _Samples:
     max_error: float | None = None
 
 
-def _measured_table(name, variants, inputs, bytes, limit, reference, tolerance, rounds, title) -> Table:
-    record = timed(variants, inputs, bytes, limit, reference, tolerance, rounds, title or name)
-    results.add(name, record)
-    results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
-    return Table(record, f"Measured on {here()}", measured=True)
-
-
 def timed(variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None, limit: str | None,
-          reference: Callable | None, tolerance: tuple[float, float] | None, rounds: int, title: str) -> dict:
+          reference: Callable | None, tolerance: tuple[float, float] | None, rounds: int, title: str,
+          rowwise: bool = True) -> dict:
     """Times the variants on this machine's GPU as `bench` does, with its arguments; nothing is shown or kept.
 
     Returns the record of kind "bench". Raises WrongResult when an output is not within the tolerance.
@@ -179,7 +179,7 @@ def timed(variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: 
     check = None
     if reference is not None:
         def check(variant, tensors, output):
-            return None if variant == limit else max_error(variant, reference, tensors, output, *tolerance)
+            return None if variant == limit else max_error(variant, reference, tensors, output, *tolerance, rowwise)
     samples = measure(variants, sets, gpu, rounds, check)
     first = sets[0][0]
     return {"kind": "bench", "title": title, "size": list(first.shape), "dtype": str(first.dtype).removeprefix("torch."),

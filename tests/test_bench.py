@@ -173,6 +173,21 @@ def test_an_output_that_sums_over_rows_is_compared_whole(monkeypatch):
         max_error("v", lambda x: x.double().sum(0), (x,), x.sum(1), 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("function", [torch.t, lambda x: x.roll(1, 0)])
+def test_an_output_whose_rows_need_other_rows_is_compared_whole_where_asked(function, monkeypatch):
+    monkeypatch.setattr(compare, "CHUNK", 20)
+    x = torch.randn(10, 10)
+
+    def reference(x):
+        return function(x).double()
+
+    assert max_error("v", reference, (x,), function(x), 0, 0, rowwise=False) == 0
+    with pytest.raises(WrongResult):
+        max_error("v", reference, (x,), function(x), 0, 0)
+    with pytest.raises(WrongResult):
+        max_error("v", reference, (x,), x, 0, 0, rowwise=False)
+
+
 @pytest.mark.parametrize("output", [lambda x: (2 * x, x), lambda x: (2 * x)[:, :3]])
 def test_another_number_or_shape_of_outputs_is_refused(output):
     x = torch.randn(4, 5)

@@ -52,11 +52,11 @@ def test_a_row_a_version(operator, monkeypatch, capsys):
 
 
 def test_bytes_an_element_from_each_level(operator, monkeypatch):
-    launch = {"l1": 250, "l2": 20, "read": 320, "warps": 90.5, "memory": 88.0}
+    launch = {"l1": 250, "l2": 20, "read": 320, "stored": 40, "written": 640, "memory": 88.0}
     answer(monkeypatch, printed([launch, launch], LEVELS))
     rows = labkit.counters("levels", operator, "forward", (16, 10), "float32", "Levels", about="levels")
     assert rows[0] == {"version": "v1", "bytes an element loaded from L1": 50, "from L2": 4, "from memory": 2,
-                       "warp slots filled, %": 90.5, "memory busy, %": 88}
+                       "stored to L2": 8, "to memory": 4, "memory busy, %": 88}
     with pytest.raises(ValueError, match='about is \'speed\'; it takes "work" or "levels"'):
         labkit.counters("levels", operator, "forward", 160, "float32", "Levels", about="speed")
 
