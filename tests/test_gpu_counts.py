@@ -54,7 +54,7 @@ def test_where_nothing_is_counted_the_recorded_tables_are_shown(gpu, monkeypatch
 
     monkeypatch.setattr(gpu_counts, "profile", refuse)
     shown = []
-    monkeypatch.setattr(report, "show_table", lambda table, caption=None: shown.append((table["title"], caption)))
+    monkeypatch.setattr(report, "show_table", lambda table, caption=None, figure=False: shown.append((table["title"], caption)))
     assert labkit.agreement("agreement", CASES, "Trace and GPU") == [] and not gpu().tables
     assert len(shown) == 3 and all("Nsight Compute did not count" in caption for _, caption in shown)
     assert labkit.agreement("no such table", CASES, "Elsewhere") == []
