@@ -22,6 +22,7 @@ def curves_svg(curve: dict) -> str:
     Points are markers, named in the legend: beside them their names would cover one another where they are close.
     Vertical lines are named above the axes.
     """
+    from matplotlib.ticker import NullFormatter
     from matplotlib.transforms import offset_copy
 
     x, y = curve["x"], curve.get("y", {"label": ""})
@@ -45,6 +46,7 @@ def curves_svg(curve: dict) -> str:
                 side.minorticks_off()
             elif axis.get("scale", "linear") != "linear":
                 side.set_major_formatter(lambda value, place: f"{value:g}")
+                side.set_minor_formatter(NullFormatter())  # or matplotlib adds 6 × 10² and the like between powers of ten
         if text_width(" ".join(x.get("tick_labels", [])), FONT) > 0.8 * 72 * WIDTH:
             axes.tick_params(axis="x", labelrotation=90)
         axes.set(xlabel=x["label"], ylabel=y["label"])

@@ -14,6 +14,7 @@ import torch
 
 from labkit import REPOSITORY, figures, machine, results
 from labkit.report import keep, show_recorded
+from labkit.sources import PROBES
 
 LINE = 128  # bytes between the steps of a chain: a line of the L1 cache
 STEPS = 1 << 14  # of a chain, measured
@@ -55,7 +56,7 @@ def in_flight(name: str) -> list[dict]:
 
     name: what the curve is called in results/; <name>_summary is a table of the bandwidth at each end and of Little's law.
 
-    A grid of one or two blocks an SM reads memory that no cache holds. Each thread issues 1, 2, 4 or 8 loads of 16 bytes,
+    A grid of one or two blocks an SM reads memory that no cache holds. Each thread issues 1, 2 or 4 loads of 16 bytes,
     waits for them, and goes on, so the bytes in flight are known. Little's law says that they are the latency times the
     bandwidth. Returns the summary's rows. Without a GPU it shows the recorded tables and returns [].
     """
@@ -65,7 +66,7 @@ def in_flight(name: str) -> list[dict]:
     sms = gpu.multi_processor_count
     x = _words(_beyond_caches(gpu))
     most = gpu.max_threads_per_multi_processor
-    points: dict[int, dict[int, float]] = {loads: {} for loads in (1, 2, 4, 8)}
+    points: dict[int, dict[int, float]] = {loads: {} for loads in (1, 2, 4)}
     threads = 32
     while threads <= most:
         for loads, found in points.items():
@@ -118,7 +119,7 @@ def chain(lines: int, address: int, seed: int = 0) -> torch.Tensor:
 
 @functools.cache
 def _kernel(name: str) -> Any:
-    return torch.cuda._compile_kernel((REPOSITORY / "kernels" / "probes.cu").read_text(encoding="utf-8"), name)
+    return torch.cuda._compile_kernel((REPOSITORY / PROBES).read_text(encoding="utf-8"), name)
 
 
 def _launch(name: str, blocks: int, threads: int, *arguments: Any) -> None:

@@ -114,7 +114,7 @@ def share_over(name: str, variants: dict[str, Activation], sizes: Sequence[int],
             series[variant].append(ran and round(_share(ran), 2))
         del step
         _free()
-    curve = {"kind": "curve", "title": title, "x": {"label": label, "values": list(sizes), "scale": "log"},
+    curve = {"kind": "curve", "title": title, "x": {"label": label, "values": list(sizes), "scale": "log", "ticks": list(sizes)},
              "y": {"label": "share of all kernels' time, %"}, "series": series}
     results.note("measured", title, f"{len(variants)} variants, {len(sizes)} sizes")
     keep({name: curve})
@@ -150,7 +150,7 @@ def amdahl(name: str, measured: dict[str, list[dict]], before: str, after: str, 
 
 def cap_curve(title: str, rows: list[dict]) -> dict:
     """The cap over the share as a "curve" record, with the rows of `amdahl` as its points."""
-    shares = list(range(0, 81, 2))
+    shares = list(range(0, 62, 2))
     return {"kind": "curve", "title": title, "x": {"label": "share of the step, %", "values": shares},
             "y": {"label": "times as fast"}, "series": {"cap": [round(1 / (1 - share / 100), 4) for share in shares]},
             "points": [{"label": row["model"], "x": row["share, %"], "y": row["measured"]} for row in rows]}
@@ -193,15 +193,20 @@ def _timed(variants: dict[str, Activation], memory: dict[str, int | None], step:
 
 
 def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], memory: dict[str, int | None]) -> dict:
-    columns = ("ms a step", "10%, ms", "90%, ms", "all kernels, ms", "its kernels", "its ms", "its share, %",
-               "share by leaving it out, %", "memory, GiB")
+    columns = ("ms a step", "its share, %", "share by leaving it out, %", "memory, GiB", "its kernels", "its ms",
+               "all kernels, ms", "10%, ms", "90%, ms")
     if label not in timings:
         return {"variant": label, **dict.fromkeys(columns)}
     time, own = timings[label], [kernel for kernel in ran[label] if kernel.part != "rest"]
     without = timings[BASELINE]["median_us"] if BASELINE in timings else None
-    values = (time["median_us"] / 1e3, time["low_us"] / 1e3, time["high_us"] / 1e3, _ms(ran[label]), len(own), _ms(own),
-              _share(ran[label]), without and 100 * (1 - without / time["median_us"]), memory[label] / 2**30)
-    return {"variant": label, **{column: value if value is None else round(value, 3) for column, value in zip(columns, values)}}
+    saved = without and round(100 * (1 - without / time["median_us"]), 1)
+    values = (_in_ms(time["median_us"]), round(_share(ran[label]), 1), saved, round(memory[label] / 2**30, 1), len(own),
+              round(_ms(own), 3), round(_ms(ran[label]), 3), _in_ms(time["low_us"]), _in_ms(time["high_us"]))
+    return {"variant": label, **dict(zip(columns, values, strict=True))}
+
+
+def _in_ms(us: float) -> float:
+    return round(us / 1e3, 3)
 
 
 def top_kernels(ran: list[Kernel]) -> list[dict]:

@@ -2,9 +2,9 @@
 
 A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, the modules
 of labs/ that they import, the modules that those import, and, for every operator that any of these load or trace by a
-literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/. Comments and blank space are not
-counted: rewording a comment does not make figures stale. labkit and the host backend are not counted either, since a
-GPU's figures are not theirs.
+literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; for a lab that measures the memory
+itself, kernels/probes.cu too. Comments and blank space are not counted: rewording a comment does not make figures stale.
+labkit and the host backend are not counted either, since a GPU's figures are not theirs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pathlib import Path
 
 from labkit import REPOSITORY
 
+PROBES = "kernels/probes.cu"
 LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
+_PROBES = re.compile(r"\b(?:levels|in_flight)\(")  # what labkit/memory.py measures with kernels/probes.cu
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(
@@ -37,7 +39,8 @@ def sources_hash(lab: str) -> str:
     parts = [("cell", _python(cell)) for cell in cells]
     texts = cells + [path.read_text(encoding="utf-8") for path in modules]
     operators = sorted({name for text in texts for name in _LOAD.findall(text)})
-    for path in modules + _kernel_files(operators):
+    probes = [REPOSITORY / PROBES] if any(_PROBES.search(text) for text in texts) else []
+    for path in modules + _kernel_files(operators) + probes:
         text = path.read_text(encoding="utf-8")
         counted = _python(text) if path.suffix == ".py" else _cxx(text)
         parts.append((path.relative_to(REPOSITORY).as_posix(), counted))

@@ -190,5 +190,14 @@ def _ratios(job: Job, variants: dict[str, Variant], balanced: int, title: str) -
     ratio = [ms["computing alone"] / ms["copying alone"] for ms in found]
     series = {label: [round(ms[label], 3) for ms in found] for label in variants if not label.endswith("alone")}
     larger = [round(max(ms["computing alone"], ms["copying alone"]), 3) for ms in found]
-    return {"kind": "curve", "title": title, "x": {"label": "computing over copying", "scale": "log", "values": ratio},
-            "y": {"label": "ms", "scale": "log"}, "series": {**series, "the larger of the two": larger}}
+    every = [value for values in (*series.values(), larger) for value in values]
+    return {"kind": "curve", "title": title,
+            "x": {"label": "computing over copying", "scale": "log", "values": ratio, "ticks": _ticks(ratio, (1, 2, 4), 8)},
+            "y": {"label": "ms", "scale": "log", "ticks": _ticks(every, (1, 2, 5), 10)},
+            "series": {**series, "the larger of the two": larger}}
+
+
+def _ticks(values: list[float], steps: tuple[int, ...], base: int) -> list[float]:
+    """The numbers step * base**k within the range of the values."""
+    every = [step * base**k for k in range(-3, 7) for step in steps]
+    return [tick for tick in every if min(values) <= tick <= max(values)]

@@ -269,6 +269,17 @@ def test_what_the_hash_counts(lab, path, text, changes):
     assert (sources.sources_hash("04_fused_kernel") != before) == changes
 
 
+@pytest.mark.parametrize("code, changes", [
+    ("labkit.levels(1)", True), ("labkit.in_flight(1)", True), ("labkit.bench(1)", False)])
+def test_the_hash_of_a_lab_that_measures_the_memory_counts_its_probes(lab, code, changes):
+    write_notebook(lab, code)
+    hashes = set()
+    for text in ("int a;", "int b;"):
+        (lab / sources.PROBES).write_text(text)
+        hashes.add(sources.sources_hash("04_fused_kernel"))
+    assert len(hashes) == 1 + changes
+
+
 def test_the_hash_counts_a_notebooks_code(lab):
     before = sources.sources_hash("04_fused_kernel")
     write_notebook(lab, '\nop = labkit.load("gelu")  # another comment\n', outputs=[{"text": "x"}])

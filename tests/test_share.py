@@ -156,8 +156,8 @@ def test_both_shares_of_a_step_are_told(gpu, session):
         "variant": "composed", "ms a step": 1.0, "10%, ms": 1.0, "90%, ms": 1.0, "all kernels, ms": 1.0, "its kernels": 4,
         "its ms": 0.25, "its share, %": 25.0, "share by leaving it out, %": 20.0, "memory, GiB": 29.0}
     ours, baseline = rows["ours"], rows[share.BASELINE]
-    assert (ours["its kernels"], ours["its share, %"]) == (2, round(100 * 100 / 850, 3))
-    assert ours["share by leaving it out, %"] == round(100 * 50 / 850, 3) and ours["memory, GiB"] == 19.0
+    assert (ours["its kernels"], ours["its share, %"]) == (2, round(100 * 100 / 850, 1))
+    assert ours["share by leaving it out, %"] == round(100 * 50 / 850, 1) and ours["memory, GiB"] == 19.0
     assert (baseline["its kernels"], baseline["its share, %"], baseline["share by leaving it out, %"]) == (0, 0, 0)
     assert session().tables["share"]["rows"] == list(rows.values())
     assert session().notes[-1]["outcome"] == "6 rounds"
@@ -187,7 +187,7 @@ def test_the_first_variants_kernels_are_kept_by_their_time(gpu, session, monkeyp
 def test_a_variant_that_runs_out_of_memory_has_no_figures_and_the_others_have(gpu, session):
     rows = by_variant(labkit.step_share("share", VARIANTS, gpu(Model(short=("slow",))), "A step"))
     assert set(list(rows["composed"].values())[1:]) == {None} and len(rows["composed"]) == len(rows["ours"])
-    assert rows["ours"]["share by leaving it out, %"] == round(100 * 50 / 850, 3)
+    assert rows["ours"]["share by leaving it out, %"] == round(100 * 50 / 850, 1)
     assert session().tables["share_kernels"]["title"] == "A step: the kernels of ours"
     assert "2 of 3 variants fit" in session().notes[-1]["outcome"]
 
