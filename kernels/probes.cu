@@ -40,87 +40,83 @@ extern "C" __global__ void chase_register(int one, int steps, long long* result)
     float sum = 0;
     const float step = one;
     const long long begin = clock64();
+#pragma unroll 128  // the loop's own instructions would count
     for (int k = 0; k < steps; ++k) sum = __fmaf_rn(sum, step, step);
     wait_for(__float_as_uint(sum));
     result[0] = clock64() - begin;
     result[1] = static_cast<long long>(sum);
 }
 
-// ---- bandwidth: all threads, 16 bytes a load; result[thread] gets the sum of the words that a thread has read ------------
+// ---- bandwidth: all threads, LOADS loads of 16 bytes and then a wait for them; result[thread] gets the sum of the words that
+// a thread has read. `vectors` is always a multiple of LOADS and of the threads that share them. --------------------------
 
 __device__ unsigned sum_of(uint4 v) { return v.x + v.y + v.z + v.w; }
 __device__ int thread_of_grid() { return blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ int threads_of_grid() { return gridDim.x * blockDim.x; }
 
-// The grid reads `vectors` vectors, `passes` times, past the L1 cache.
-extern "C" __global__ void read_l2(const uint4* x, int vectors, int passes, unsigned* result) {
+// `passes` times over `vectors` vectors: this thread reads `first` and every `step`th after it. load(i): the vector i. With 8
+// loads some compilers wait for the first before they issue the last (seen in SASS), to save registers; up to 4 they do not.
+template <int LOADS, class Load>
+__device__ unsigned read_over(int vectors, int first, int step, int passes, Load load) {
     unsigned sum = 0;
     for (int p = 0; p < passes; ++p) {
-#pragma unroll 8
-        for (int i = thread_of_grid(); i < vectors; i += threads_of_grid()) sum += sum_of(__ldcg(x + i));
-        wait_for(sum);
+#pragma unroll 1  // or the loads of the next turn would be issued in this one
+        for (int i = first; i < vectors; i += LOADS * step) {
+            uint4 v[LOADS];
+#pragma unroll
+            for (int k = 0; k < LOADS; ++k) v[k] = load(i + k * step);
+#pragma unroll
+            for (int k = 0; k < LOADS; ++k) sum += sum_of(v[k]);
+            wait_for(sum);
+        }
     }
-    result[thread_of_grid()] = sum;
+    return sum;
 }
 
-// Each block reads `vectors` vectors of its own, `passes` times; after the first time they are in the L1 cache.
+// The grid reads x together, past the L1 cache.
+template <int LOADS>
+__device__ void read_past_l1(const uint4* x, int vectors, int passes, unsigned* result) {
+    result[thread_of_grid()] = read_over<LOADS>(vectors, thread_of_grid(), threads_of_grid(), passes,
+                                                [=](int i) { return __ldcg(x + i); });
+}
+
+extern "C" __global__ void read_1(const uint4* x, int vectors, int passes, unsigned* result) {
+    read_past_l1<1>(x, vectors, passes, result);
+}
+
+extern "C" __global__ void read_2(const uint4* x, int vectors, int passes, unsigned* result) {
+    read_past_l1<2>(x, vectors, passes, result);
+}
+
+extern "C" __global__ void read_4(const uint4* x, int vectors, int passes, unsigned* result) {
+    read_past_l1<4>(x, vectors, passes, result);
+}
+
+// Each block reads `vectors` vectors of its own; after the first pass they are in the L1 cache.
 extern "C" __global__ void read_l1(const uint4* x, int vectors, int passes, unsigned* result) {
     const uint4* own = x + blockIdx.x * vectors;
-    unsigned sum = 0;
-    for (int p = 0; p < passes; ++p) {
-#pragma unroll 8
-        for (int i = threadIdx.x; i < vectors; i += blockDim.x) sum += sum_of(__ldca(own + i));
-        wait_for(sum);
-    }
-    result[thread_of_grid()] = sum;
+    result[thread_of_grid()] = read_over<2>(vectors, threadIdx.x, blockDim.x, passes, [=](int i) { return __ldca(own + i); });
 }
 
-// Each block reads 32 KiB of shared memory, `passes` times: the first 2048 vectors of x.
+// Each block reads the first 2048 vectors of x, which it has copied into shared memory.
 extern "C" __global__ void read_shared(const uint4* x, int passes, unsigned* result) {
     __shared__ uint4 own[2048];
     for (int i = threadIdx.x; i < 2048; i += blockDim.x) own[i] = x[i];
     __syncthreads();
-    unsigned sum = 0;
-    for (int p = 0; p < passes; ++p) {
-#pragma unroll 8
-        for (int i = threadIdx.x; i < 2048; i += blockDim.x) sum += sum_of(own[i]);
-        wait_for(sum);
-    }
-    result[thread_of_grid()] = sum;
+    result[thread_of_grid()] = read_over<2>(2048, threadIdx.x, blockDim.x, passes, [=](int i) { return own[i]; });
 }
 
-// Each step is eight independent multiply-adds, which read three registers each.
-extern "C" __global__ void read_registers(int one, int passes, unsigned* result) {
-    const float step = one;
+// Each step is eight independent multiply-adds, which name three registers each. ones: 1024 times 1, from memory, so that
+// the compiler cannot know them, nor that all threads have the same.
+extern "C" __global__ void read_registers(const int* ones, int passes, unsigned* result) {
+    const float factor = ones[threadIdx.x], term = ones[1023 - threadIdx.x];
     float sum[8] = {};
+#pragma unroll 16
     for (int p = 0; p < passes; ++p) {
 #pragma unroll
-        for (float& s : sum) s = __fmaf_rn(s, step, step);
+        for (float& s : sum) s = __fmaf_rn(s, factor, term);
     }
     float all = 0;
     for (float s : sum) all += s;
     result[thread_of_grid()] = static_cast<unsigned>(all);
 }
-
-// ---- bytes in flight: a thread issues LOADS loads, waits for all of them, and goes on -----------------------------------
-
-// vectors: a multiple of LOADS and of the threads of the grid. With 8 loads some compilers wait for the first of them before
-// they issue the last (seen in SASS), to save registers; up to 4 they do not.
-template <int LOADS>
-__device__ void read_in_turns(const uint4* x, int vectors, unsigned* result) {
-    unsigned sum = 0;
-#pragma unroll 1  // or the loads of the next turn would be issued in this one
-    for (int i = thread_of_grid(); i < vectors; i += LOADS * threads_of_grid()) {
-        uint4 v[LOADS];
-#pragma unroll
-        for (int k = 0; k < LOADS; ++k) v[k] = __ldcg(x + i + k * threads_of_grid());
-#pragma unroll
-        for (int k = 0; k < LOADS; ++k) sum += sum_of(v[k]);
-        wait_for(sum);
-    }
-    result[thread_of_grid()] = sum;
-}
-
-extern "C" __global__ void in_flight_1(const uint4* x, int vectors, unsigned* result) { read_in_turns<1>(x, vectors, result); }
-extern "C" __global__ void in_flight_2(const uint4* x, int vectors, unsigned* result) { read_in_turns<2>(x, vectors, result); }
-extern "C" __global__ void in_flight_4(const uint4* x, int vectors, unsigned* result) { read_in_turns<4>(x, vectors, result); }

@@ -1,24 +1,31 @@
 """`levels` and `in_flight`: the memory system of the GPU at hand, measured by the kernels of kernels/probes.cu.
 
 Latency is measured by one thread that follows a chain: each load gives the address of the next, so that nothing overlaps.
-Bandwidth is measured by all threads together, with as many loads on their way as fit.
+Bandwidth is measured by all threads together; each has several loads of 16 bytes on their way.
+
+A launch is timed as `bench` does it, behind other work, so that the GPU never waits for Python, and reads so much that
+starting it costs nothing beside that. Every probe gives back the sum of what it has read, and a wrong one is no measurement.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
 from labkit import REPOSITORY, figures, machine, results
 from labkit.report import keep, show_recorded
 from labkit.sources import PROBES
+from labkit.timing import _Gpu, _lead_in
 
+LAUNCH_SECONDS = 5e-3  # how long a launch lasts at least whose bandwidth is measured
 LINE = 128  # bytes between the steps of a chain: a line of the L1 cache
 STEPS = 1 << 14  # of a chain, measured
 REPEATS = 5
+THREADS_AN_SM = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 def levels(name: str) -> list[dict]:
@@ -34,14 +41,13 @@ def levels(name: str) -> list[dict]:
     gpu = torch.cuda.get_device_properties(machine.device())
     clock = _clock_ghz()
     curve = _latency_curve(gpu)
-    small, l2 = 32 << 10, gpu.L2_cache_size // 4
-    large = _beyond_caches(gpu)
+    l2, large = gpu.L2_cache_size // 2, _beyond_caches(gpu)
     measured = [
         ("registers", f"{_size(4 * gpu.regs_per_multiprocessor)} an SM", _chase_register(), _registers_gbps(gpu)),
         ("shared memory", f"{_size(gpu.shared_memory_per_multiprocessor)} an SM", _chase_shared(), _shared_gbps(gpu)),
-        ("L1 cache", f"{_size(_first_level(curve))} an SM, as seen", _chase_global(small), _l1_gbps(gpu)),
-        ("L2 cache", _size(gpu.L2_cache_size), _chase_global(l2), _l2_gbps(gpu, l2)),
-        ("memory", _size(gpu.total_memory), _chase_global(large, cold=True), _l2_gbps(gpu, large)),
+        ("L1 cache", f"{_size(_first_level(curve))} an SM, as seen", _chase_global(32 << 10), _l1_gbps(gpu)),
+        ("L2 cache", _size(gpu.L2_cache_size), _chase_global(l2), _read_gbps(_words(l2), gpu, 2048, 2)),
+        ("memory", _size(gpu.total_memory), _chase_global(large, cold=True), _read_gbps(_words(large), gpu, 2048, 4)),
     ]
     rows = [{"level": level, "size": size, "latency, clocks": round(clocks, 1), "latency, ns": round(clocks / clock, 1),
              "GB/s": round(gbps), "bytes a clock and SM": round(gbps / clock / gpu.multi_processor_count, 1)}
@@ -63,17 +69,11 @@ def in_flight(name: str) -> list[dict]:
     if machine.backend() != "cuda":
         return show_recorded([name, f"{name}_summary"], "Bytes in flight")
     gpu = torch.cuda.get_device_properties(machine.device())
-    sms = gpu.multi_processor_count
     x = _words(_beyond_caches(gpu))
-    most = gpu.max_threads_per_multi_processor
-    points: dict[int, dict[int, float]] = {loads: {} for loads in (1, 2, 4)}
-    threads = 32
-    while threads <= most:
-        for loads, found in points.items():
-            found[16 * loads * threads] = _in_flight_gbps(x, sms, threads, loads)
-        threads *= 2
+    threads = [t for t in THREADS_AN_SM if t <= gpu.max_threads_per_multi_processor]
+    points = {loads: {16 * loads * t: _read_gbps(x, gpu, t, loads) for t in threads} for loads in (1, 2, 4)}
     latency_ns = _chase_global(_beyond_caches(gpu), cold=True) / _clock_ghz()
-    curve, rows = little(points, latency_ns, sms)
+    curve, rows = little(points, latency_ns, gpu.multi_processor_count)
     results.note("measured", "bytes in flight", f"{sum(map(len, points.values()))} settings")
     keep({name: curve, f"{name}_summary": results.table_of("Bytes in flight", rows)})
     return rows
@@ -90,17 +90,28 @@ def little(points: dict[int, dict[int, float]], latency_ns: float, sms: int) -> 
     series = {f"{loads} load{'s' if loads > 1 else ''} a thread": [found.get(size) for size in sizes]
               for loads, found in points.items()}
     needed = peak * latency_ns / sms
+    ticks = [1 << k for k in range(9, 20, 2) if sizes[0] <= 1 << k <= sizes[-1]]
     curve = {"kind": "curve", "title": "Bandwidth of the memory over the bytes in flight",
-             "x": {"label": "bytes in flight an SM", "scale": "log", "values": sizes, "ticks": sizes[::2],
-                   "tick_labels": [_size(size) for size in sizes[::2]]},
+             "x": {"label": "bytes in flight an SM", "scale": "log", "values": sizes, "ticks": ticks,
+                   "tick_labels": [_size(tick) for tick in ticks]},
              "y": {"label": "GB/s"}, "series": {**series, "Little's law": law},
              "vertical": [{"label": "latency × bandwidth", "x": needed}]}
-    enough = min(size for size in sizes if max(found.get(size, 0) for found in points.values()) >= 0.9 * peak)
+    best = [max(found.get(size, 0.0) for found in points.values()) for size in sizes]
     rows = [{"what": "latency of one load alone, ns", "value": round(latency_ns, 1)},
             {"what": "highest bandwidth, GB/s", "value": round(peak)},
             {"what": "latency times bandwidth, KiB an SM", "value": round(needed / 1024, 1)},
-            {"what": "measured: nine tenths of the bandwidth need, KiB an SM", "value": enough / 1024}]
+            {"what": "nine tenths of the bandwidth, as measured, KiB an SM",
+             "value": round(reached(sizes, best, 0.9 * peak) / 1024, 1)}]
     return curve, rows
+
+
+def reached(sizes: list[int], gbps: list[float], level: float) -> float:
+    """The size at which the bandwidth first reaches `level`, between two that were measured on a straight line of log(size)."""
+    after = next(k for k, value in enumerate(gbps) if value >= level)
+    if after == 0:
+        return sizes[0]
+    part = (level - gbps[after - 1]) / (gbps[after] - gbps[after - 1])
+    return sizes[after - 1] * (sizes[after] / sizes[after - 1]) ** part
 
 
 def chain(lines: int, address: int, seed: int = 0) -> torch.Tensor:
@@ -162,35 +173,32 @@ def _chase_global(footprint: int, cold: bool = False) -> float:
 
 def _clock_ghz() -> float:
     """Clocks a nanosecond of an SM at work, from a chain of additions timed from inside and from outside."""
-    steps, result = 1 << 22, torch.zeros(2, dtype=torch.int64, device="cuda")
-    seconds = _seconds("chase_register", 1, 1, 1, steps, result)
+    result = torch.zeros(2, dtype=torch.int64, device="cuda")
+    seconds = _seconds(lambda: _launch("chase_register", 1, 1, 1, 1 << 22, result))
     return result[0].item() / seconds / 1e9
 
 
-def _seconds(name: str, blocks: int, threads: int, *arguments: Any) -> float:
+def _seconds(launch: Callable[[], None]) -> float:
     """The median over REPEATS launches, after one that is not timed."""
-    found = []
+    gpu, pairs = _Gpu(), []
     for _ in range(1 + REPEATS):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        _launch(name, blocks, threads, *arguments)
-        stop.record()
-        stop.synchronize()
-        found.append(start.elapsed_time(stop) / 1e3)
-    return statistics.median(found[1:])
+        _lead_in(gpu)
+        start = gpu.mark()
+        launch()
+        pairs.append((start, gpu.mark()))
+    gpu.synchronize()
+    return statistics.median(gpu.microseconds(*pair) for pair in pairs[1:]) / 1e6
 
 
-def _beyond_caches(gpu: Any) -> int:
-    """Bytes of an array that the caches hold little of, and that takes a while to read."""
-    return max(8 * gpu.L2_cache_size, 1 << 30)
-
-
-def _words(size: int) -> torch.Tensor:
-    return torch.randint(0, 1 << 16, (size // 4,), dtype=torch.int32, device="cuda")
-
-
-def _sums(threads: int) -> torch.Tensor:
-    return torch.empty(threads, dtype=torch.int32, device="cuda")
+def _gbps(what: str, size: int, launch: Callable[[int, torch.Tensor], None], sum_of_pass: int, threads: int) -> float:
+    """GB/s of a probe that reads `size` bytes a pass. launch: given the passes and a place for the sum of each thread."""
+    sums = torch.empty(threads, dtype=torch.int32, device="cuda")
+    passes = 2
+    once = _seconds(lambda: launch(passes, sums)) / passes
+    passes = max(passes, math.ceil(LAUNCH_SECONDS / once))
+    seconds = _seconds(lambda: launch(passes, sums))
+    _verify(what, sums, passes * sum_of_pass)
+    return passes * size / seconds / 1e9
 
 
 def _verify(what: str, sums: torch.Tensor, expected: int) -> None:
@@ -200,51 +208,45 @@ def _verify(what: str, sums: torch.Tensor, expected: int) -> None:
                            "the GPU and the versions that labkit.start shows")
 
 
+def _words(size: int) -> torch.Tensor:
+    return torch.randint(0, 1 << 16, (size // 4,), dtype=torch.int32, device="cuda")
+
+
+def _beyond_caches(gpu: Any) -> int:
+    """Bytes of an array that the caches hold little of, and that takes a while to read."""
+    return max(8 * gpu.L2_cache_size, 1 << 30)
+
+
 def _registers_gbps(gpu: Any) -> float:
-    blocks, threads, passes = gpu.multi_processor_count, 1024, 1 << 14
-    sums = _sums(blocks * threads)
-    seconds = _seconds("read_registers", blocks, threads, 1, passes, sums)
-    _verify("registers", sums, blocks * threads * 8 * passes)
-    return blocks * threads * 8 * passes * 3 * 4 / seconds / 1e9  # three operands of four bytes
+    blocks, threads, ones = gpu.multi_processor_count, 1024, torch.ones(1024, dtype=torch.int32, device="cuda")
+    operands = blocks * threads * 8 * 3 * 4  # eight multiply-adds a thread name three operands of four bytes each
+    return _gbps("registers", operands, lambda passes, sums: _launch("read_registers", blocks, threads, ones, passes, sums),
+                 blocks * threads * 8, blocks * threads)
 
 
 def _shared_gbps(gpu: Any) -> float:
-    blocks, threads, passes, size = gpu.multi_processor_count, 1024, 1 << 11, 32 << 10
-    x, sums = _words(size), _sums(blocks * threads)
-    seconds = _seconds("read_shared", blocks, threads, x, passes, sums)
-    _verify("shared memory", sums, blocks * passes * int(x.long().sum()))
-    return blocks * passes * size / seconds / 1e9
+    blocks, threads, size = gpu.multi_processor_count, 1024, 32 << 10
+    x = _words(size)
+    return _gbps("shared memory", blocks * size, lambda passes, sums: _launch("read_shared", blocks, threads, x, passes, sums),
+                 blocks * int(x.long().sum()), blocks * threads)
 
 
 def _l1_gbps(gpu: Any) -> float:
-    blocks, threads, passes, size = gpu.multi_processor_count, 1024, 1 << 11, 32 << 10
-    x, sums = _words(blocks * size), _sums(blocks * threads)
-    seconds = _seconds("read_l1", blocks, threads, x, size // 16, passes, sums)
-    _verify("L1", sums, passes * int(x.long().sum()))
-    return blocks * passes * size / seconds / 1e9
+    blocks, threads, size = gpu.multi_processor_count, 1024, 32 << 10
+    x = _words(blocks * size)
+    return _gbps("L1", blocks * size, lambda passes, sums: _launch("read_l1", blocks, threads, x, size // 16, passes, sums),
+                 int(x.long().sum()), blocks * threads)
 
 
-def _l2_gbps(gpu: Any, size: int) -> float:
-    """Reads of `size` bytes past the L1 cache: from the L2 where they fit, else from memory."""
-    threads = gpu.max_threads_per_multi_processor // 2
-    blocks, size = 2 * gpu.multi_processor_count, size // 16 * 16
-    passes = max(2, (4 << 30) // size)
-    x, sums = _words(size), _sums(blocks * threads)
-    seconds = _seconds("read_l2", blocks, threads, x, size // 16, passes, sums)
-    _verify("L2", sums, passes * int(x.long().sum()))
-    return passes * size / seconds / 1e9
-
-
-def _in_flight_gbps(x: torch.Tensor, sms: int, threads: int, loads: int) -> float:
-    """GB/s where each SM has `threads` threads and each thread has `loads` loads of 16 bytes on their way."""
+def _read_gbps(x: torch.Tensor, gpu: Any, threads: int, loads: int) -> float:
+    """Reads of x past the L1 cache, by `threads` threads an SM (at most what it holds) with `loads` loads each on their way."""
+    threads = min(threads, gpu.max_threads_per_multi_processor)
     blocks_an_sm = -(-threads // 1024)
-    blocks, block = sms * blocks_an_sm, threads // blocks_an_sm
+    blocks, block = gpu.multi_processor_count * blocks_an_sm, threads // blocks_an_sm
     turn = loads * blocks * block
     vectors = x.numel() // 4 // turn * turn
-    sums = _sums(blocks * block)
-    seconds = _seconds(f"in_flight_{loads}", blocks, block, x, vectors, sums)
-    _verify("bytes in flight", sums, int(x[:4 * vectors].long().sum()))
-    return 16 * vectors / seconds / 1e9
+    return _gbps("memory", 16 * vectors, lambda passes, sums: _launch(f"read_{loads}", blocks, block, x, vectors, passes, sums),
+                 int(x[:4 * vectors].long().sum()), blocks * block)
 
 
 # -- the curve of latencies, and what is shown ----------------------------------------------------------------

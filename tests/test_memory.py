@@ -1,10 +1,14 @@
 """`labkit.levels` and `labkit.in_flight`: the chain that is followed, Little's law, and on a GPU that the probes tell the truth."""
 
+import re
+import subprocess
+
 import pytest
 import torch
 
 import labkit
-from labkit import memory
+from labkit import REPOSITORY, machine, memory
+from labkit.sources import PROBES
 
 GIB = 1 << 30
 
@@ -34,7 +38,13 @@ def test_littles_law_and_where_the_bandwidth_is_reached():
     assert curve["series"]["1 load a thread"] == [100, 200, 400, None]
     assert curve["series"]["2 loads a thread"] == [None, 180, 370, 420]
     assert curve["series"]["Little's law"] == pytest.approx([102.4, 204.8, 409.6, 420])
-    assert [row["value"] for row in rows] == [500, 420, pytest.approx(420 * 500 / 50 / 1024, abs=0.05), 4]
+    nine_tenths = 2048 * 2 ** ((378 - 200) / (400 - 200))
+    assert [row["value"] for row in rows] == [500, 420, pytest.approx(420 * 500 / 50 / 1024, abs=0.05),
+                                              pytest.approx(nine_tenths / 1024, abs=0.05)]
+
+
+def test_a_level_that_the_first_size_reaches():
+    assert memory.reached([512, 1024], [90.0, 100.0], 90.0) == 512
 
 
 def test_what_the_first_cache_holds_is_read_off_the_curve():
@@ -74,6 +84,16 @@ def test_sums_that_are_wrong_are_not_timed():
 
 
 @pytest.mark.gpu
+def test_twice_the_passes_give_the_same_bandwidth(monkeypatch):
+    gpu = torch.cuda.get_device_properties(0)
+    x = memory._words(memory._beyond_caches(gpu))
+    for probe in (memory._registers_gbps, memory._shared_gbps, memory._l1_gbps, lambda gpu: memory._read_gbps(x, gpu, 2048, 4)):
+        once = probe(gpu)
+        monkeypatch.setattr(memory, "LAUNCH_SECONDS", 2 * memory.LAUNCH_SECONDS)
+        assert probe(gpu) == pytest.approx(once, rel=0.02)
+
+
+@pytest.mark.gpu
 def test_levels_come_in_the_order_of_their_distance(session):
     rows = {row["level"]: row for row in labkit.levels("levels")}
     near_to_far = ["registers", "shared memory", "L1 cache", "L2 cache", "memory"]
@@ -100,3 +120,16 @@ def test_more_bytes_in_flight_bring_more_until_the_memory_is_busy(session):
     assert one[1] == pytest.approx(2 * one[0], rel=0.15) and max(one) > 5 * one[0]
     law = curve["series"]["Little's law"]
     assert all(a is None or a < 1.1 * b for a, b in zip(curve["series"]["1 load a thread"], law))
+    most = curve["series"]["4 loads a thread"][-1]
+    row = next(row for row in labkit.levels("levels") if row["level"] == "memory")
+    assert most == pytest.approx(row["GB/s"], rel=0.03)  # the same grid, in another table
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+def test_the_probes_compile_without_a_header_and_load_four_times_sixteen_bytes(tmp_path):
+    done = subprocess.run([machine.find_nvcc(), "-arch=sm_75", "-ptx", "-o", tmp_path / "probes.ptx", REPOSITORY / PROBES],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kernels = dict(re.findall(r"\.entry (\w+)\((.*?)^}", (tmp_path / "probes.ptx").read_text(), re.MULTILINE | re.DOTALL))
+    for loads in (1, 2, 4):
+        assert kernels[f"read_{loads}"].count("ld.global.cg.v4") == loads
