@@ -13,6 +13,7 @@
     overlap(name, {...})  copies to the GPU and computation, in turn and side by side
     geometry(name, op)    its time over threads a block and elements a thread, as heat maps
     achieved(name, op)    the warp slots that it fills there, by Nsight Compute, and those that it could
+    empty_blocks(m, n)    starts m blocks of n threads that do nothing, on a GPU
     sm_limits(name)       what one SM of this GPU holds at a time
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     owners(op, version)   which thread of which block writes each element
@@ -37,6 +38,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timing", "ulp": "precision",
          "traffic": "counting", "counters": "hardware", "geometry": "sweeping", "achieved": "sweeping",
+         "empty_blocks": "empty_grid",
          "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",

@@ -24,8 +24,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from labkit import machine, results
-from labkit.timing import WARM_UP_CALLS, _Gpu, _lead_in
 from labkit.report import keep, show_recorded
+from labkit.timing import WARM_UP_CALLS, _Gpu, _lead_in
 
 FORWARD, BEGINS, ENDS = "activation forward", "activation backward begins", "activation backward ends"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")

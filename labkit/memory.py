@@ -21,7 +21,7 @@ from labkit.report import keep, show_recorded
 from labkit.sources import PROBES
 from labkit.timing import _Gpu, _lead_in
 
-LAUNCH_SECONDS = 5e-3  # how long a launch lasts at least whose bandwidth is measured
+LAUNCH_SECONDS = 20e-3  # how long a launch lasts at least whose bandwidth is measured
 LINE = 128  # bytes between the steps of a chain: a line of the L1 cache
 STEPS = 1 << 14  # of a chain, measured
 REPEATS = 5

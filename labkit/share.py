@@ -1,7 +1,7 @@
 """An activation's share of a training step, measured in two ways, and what that share allows.
 
-By profiler: the time of the kernels that the activation launched, forward and backward, over the time of all kernels of
-the step. By leaving it out: how much shorter the step is with no activation at all. The first counts kernels alone; the
+By profiler: the time of the kernels that the activation launched, forward and backward, over the time of the step, which
+is timed without the profiler. By leaving it out: how much shorter the step is with no activation at all. The first counts kernels alone; the
 second also sees what the activation costs elsewhere, such as casts of its output, and gaps between kernels.
 
 All variants train one model in one process, since two of the larger ones do not fit into memory, and take turns, as in
@@ -27,6 +27,7 @@ Step = Callable[[Activation], torch.Tensor]  # runs one training step with an ac
 
 BASELINE = "no activation"
 TOO_LARGE = "the model does not fit into this GPU's memory"
+PROFILES = 3  # an odd number of steps
 MOST_KERNELS = 15  # rows of the table of kernels
 
 
@@ -76,7 +77,7 @@ def step_share(name: str, variants: dict[str, Activation], make_step: Callable[[
 
     Returns a row a variant, and one for BASELINE, with: the median of a step in ms, its 10th and 90th percentile; the time
     of all its kernels (where that is far less, the GPU waits for the host); the activation's kernels, their number and
-    time, forward and backward; their share of all kernels' time; the share of the step that is saved without an
+    time, forward and backward; their share of the step's time; the share of the step that is saved without an
     activation; the most memory that PyTorch had allocated. Where a variant runs out of memory the row holds None. Without
     a GPU, or where the model does not fit into its memory, the recorded tables are shown and [] is returned.
     """
@@ -128,8 +129,8 @@ def amdahl(name: str, measured: dict[str, list[dict]], before: str, after: str, 
     measured: {model: the rows that `step_share` returned}. before, after: the two variants to compare. title: the
     table's head.
 
-    Returns a row a model: the share of `before`, by profiler, the cap, and how many times as fast the step is with
-    `after`. Models without rows, or where one of the two ran out of memory, are left out; where none is left, the recorded
+    Returns a row a model: the share of `before`, by profiler; the cap; how many times as fast the step was measured to be with
+    no activation at all, which is the cap by experiment; and how many times with `after`. Models without rows, or where one of the two ran out of memory, are left out; where none is left, the recorded
     table is shown and [] returned.
     """
     rows = []
@@ -139,21 +140,23 @@ def amdahl(name: str, measured: dict[str, list[dict]], before: str, after: str, 
             raise ValueError(f"amdahl: {before!r} or {after!r} is none of the variants of {model}: {list(by_label)}")
         if by_label and None not in (by_label[before]["ms a step"], by_label[after]["ms a step"]):
             share = by_label[before]["its share, %"]
-            rows.append({"model": model, "share, %": share, "cap": round(1 / (1 - share / 100), 4),
-                         "measured": round(by_label[before]["ms a step"] / by_label[after]["ms a step"], 4)})
+            ms = {label: row["ms a step"] for label, row in by_label.items()}
+            without = ms.get(BASELINE) and round(ms[before] / ms[BASELINE], 2)
+            rows.append({"model": model, "share, %": share, "cap": round(1 / (1 - share / 100), 2), BASELINE: without,
+                         f"with {after}": round(ms[before] / ms[after], 2)})
     if not rows:
         return show_recorded([name, f"{name}_curve"], title,
                              NO_GPU if machine.backend() != "cuda" else "no model was measured with both variants")
-    keep({name: results.table_of(title, rows), f"{name}_curve": cap_curve(title, rows)})
+    keep({name: results.table_of(title, rows), f"{name}_curve": cap_curve(title, rows, f"with {after}")})
     return rows
 
 
-def cap_curve(title: str, rows: list[dict]) -> dict:
+def cap_curve(title: str, rows: list[dict], measured: str) -> dict:
     """The cap over the share as a "curve" record, with the rows of `amdahl` as its points."""
     shares = list(range(0, 62, 2))
     return {"kind": "curve", "title": title, "x": {"label": "share of the step, %", "values": shares},
             "y": {"label": "times as fast"}, "series": {"cap": [round(1 / (1 - share / 100), 4) for share in shares]},
-            "points": [{"label": row["model"], "x": row["share, %"], "y": row["measured"]} for row in rows]}
+            "points": [{"label": row["model"], "x": row["share, %"], "y": row[measured]} for row in rows]}
 
 
 def _nothing(x: torch.Tensor) -> torch.Tensor:
@@ -200,7 +203,7 @@ def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], mem
     time, own = timings[label], [kernel for kernel in ran[label] if kernel.part != "rest"]
     without = timings[BASELINE]["median_us"] if BASELINE in timings else None
     saved = without and round(100 * (1 - without / time["median_us"]), 1)
-    values = (_in_ms(time["median_us"]), round(_share(ran[label]), 1), saved, round(memory[label] / 2**30, 1), len(own),
+    values = (_in_ms(time["median_us"]), round(100 * _ms(own) / _in_ms(time["median_us"]), 1), saved, round(memory[label] / 2**30, 1), len(own),
               round(_ms(own), 3), round(_ms(ran[label]), 3), _in_ms(time["low_us"]), _in_ms(time["high_us"]))
     return {"variant": label, **dict(zip(columns, values, strict=True))}
 
@@ -224,9 +227,11 @@ def top_kernels(ran: list[Kernel]) -> list[dict]:
 
 
 def _profiled(step: Step, activation: Activation) -> list[Kernel]:
+    """What ran in a step: of PROFILES steps, that in which the activation's kernels took the median time."""
     for _ in range(WARM_UP_CALLS):
         step(activation)
-    return attribute(traced(lambda: step(marked(activation))))
+    steps = [attribute(traced(lambda: step(marked(activation)))) for _ in range(PROFILES)]
+    return sorted(steps, key=lambda ran: _ms([kernel for kernel in ran if kernel.part != "rest"]))[PROFILES // 2]
 
 
 def _peak_memory(step: Step, activation: Activation) -> int:

@@ -17,11 +17,12 @@ from typing import Sequence
 import torch
 
 from labkit import results
-from labkit.timing import timed
+from labkit.empty_grid import empty_blocks
 from labkit.occupancy import limits
 from labkit.operator import Operator
 from labkit.profiling import profile
 from labkit.report import NO_GPU, keep, show_recorded
+from labkit.timing import timed
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 ORDERS = ("consecutive", "apart")
@@ -33,8 +34,8 @@ def geometry(name: str, operator: Operator, n: int, dtype: str, threads: Sequenc
              orders: Sequence[str] = ORDERS, rounds: int = 30, title: str = "GeLU") -> dict[str, dict]:
     """Times an operator in every launch geometry, in turn with a copy of the same bytes and with its rivals.
 
-    name: what the records are called in results/: `name` a table, `name`_`order` a heat map in GB/s for each order. n: of
-    elements. dtype: a torch dtype's name, such as "bfloat16". threads: of a block. orders: keys of the reference's VERSIONS.
+    name: what the records are called in results/: `name` a table, `name`_`order` a heat map in GB/s for each order,
+    `name`_starts what the same grids take with nothing in them, in per cent of the time in the last order. n: of elements. dtype: a torch dtype's name, such as "bfloat16". threads: of a block. orders: keys of the reference's VERSIONS.
     rounds: timed calls a geometry. title: the head of all.
 
     It is timed as `bench` does, and every output is held against the float64 reference. A cell is None where the
@@ -45,7 +46,7 @@ def geometry(name: str, operator: Operator, n: int, dtype: str, threads: Sequenc
     """
     versions = _versions(operator, orders)
     if operator.backend != "cuda":
-        show_recorded([name, *(f"{name}_{order}" for order in orders)], title)
+        show_recorded([name, *(f"{name}_{order}" for order in orders), f"{name}_starts"], title)
         return {}
 
     rivals = {"copy": torch.clone, **operator.rivals.forward()}
@@ -63,8 +64,23 @@ def geometry(name: str, operator: Operator, n: int, dtype: str, threads: Sequenc
              for order in orders}
     table = {**record, "rows": [rows[label] for label in rivals] + _chosen(operator, versions, threads, rows)}
     results.note("measured", name, f"{len(places)} geometries, {rounds} rounds")
-    keep({name: table, **{f"{name}_{order}": heat for order, heat in heats.items()}})
+    keep({name: table, **{f"{name}_{order}": heat for order, heat in heats.items()},
+          f"{name}_starts": _starts(operator, n, kind, orders[-1], threads, rounds, title, rows)})
     return heats
+
+
+def _starts(operator: Operator, n: int, kind: torch.dtype, order: str, threads: Sequence[int], rounds: int, title: str,
+            rows: dict[str, dict]) -> dict:
+    """The share of each geometry's time that its grid takes with nothing in it, as a "heat" record."""
+    of_order = operator.reference.VERSIONS[order]
+    grids = {(version, t): (-(-n // (t * elements)), t) for elements, version in of_order.items() for t in threads}
+    empty = timed({str(grid): lambda x, grid=grid: empty_blocks(*grid) for grid in dict.fromkeys(grids.values())},
+                  lambda: (torch.zeros(1, dtype=kind, device=operator.device),), bytes=None, limit=None, reference=None,
+                  tolerance=None, rounds=rounds, title=title)
+    took = {row["name"]: row["median_us"] for row in empty["rows"]}
+    share = {place: 100 * took[str(grid)] / rows[_label(*place)]["median_us"] for place, grid in grids.items()}
+    return _heat(operator, f"{_title(title, order)}: the grid alone, with nothing in it", "%", order, of_order, threads,
+                 {place: None if rows[_label(*place)]["host_bound"] else value for place, value in share.items()})
 
 
 def achieved(name: str, operator: Operator, n: int, dtype: str, threads: Sequence[int] = THREADS,

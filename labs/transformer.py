@@ -130,7 +130,11 @@ def trainer(layers: int, width: int, sequences: int, device: torch.device, heads
 
     def step(activation: Callable[[Tensor], Tensor]) -> Tensor:
         model.activation = activation
-        return train_step(model, optimizer, tokens, targets, scaler=scaler)
+        try:
+            return train_step(model, optimizer, tokens, targets, scaler=scaler)
+        except torch.OutOfMemoryError:
+            optimizer.state.clear()  # the moments may be half made, and the next step would stumble over them
+            raise
 
     return step
 
@@ -144,7 +148,8 @@ def sequences_that_fit(layers: int, width: int, vocabulary: int = 50304, context
         return most
     cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # PyTorch holds it, for whoever asks next
     free = 0.9 * (torch.cuda.mem_get_info()[0] + cached)
-    model = 16 * (12 * layers * width**2 + vocabulary * width)  # weights, gradients and AdamW's two moments, float32 each
+    # Weights, gradients and AdamW's two moments in float32, and the copy of the weights in 16 bits that autocast keeps.
+    model = 18 * (12 * layers * width**2 + vocabulary * width)
     token = BYTES_A_CHANNEL * layers * width + 16 * vocabulary  # what the blocks keep, and the scores in two types
     while most > 1 and model + most * context * token > free:
         most //= 2

@@ -276,7 +276,8 @@ def test_the_share_over_sizes_has_gaps_where_memory_runs_out(gpu, session):
 
 
 def measured(composed, ours, its):
-    return [{"variant": "composed", "ms a step": composed, "its share, %": its}, {"variant": "ours", "ms a step": ours}]
+    return [{"variant": "composed", "ms a step": composed, "its share, %": its}, {"variant": "ours", "ms a step": ours},
+            {"variant": share.BASELINE, "ms a step": 76}]
 
 
 def test_the_cap_is_amdahls_and_the_points_are_what_was_measured(gpu, monkeypatch):
@@ -284,10 +285,10 @@ def test_the_cap_is_amdahls_and_the_points_are_what_was_measured(gpu, monkeypatc
     monkeypatch.setattr(results, "add", kept.__setitem__)
     rows = labkit.amdahl("cap", {"24 layers": measured(100, 80, 25.0), "50 layers": measured(None, 150, None), "none": []},
                          "composed", "ours", "The cap")
-    assert rows == [{"model": "24 layers", "share, %": 25.0, "cap": 1.3333, "measured": 1.25}]
+    assert rows == [{"model": "24 layers", "share, %": 25.0, "cap": 1.33, share.BASELINE: 1.32, "with ours": 1.25}]
     curve = kept["cap_curve"]
     cap = dict(zip(curve["x"]["values"], curve["series"]["cap"], strict=True))
-    assert (cap[0], cap[20], cap[50], cap[80]) == (1, 1.25, 2, 5)
+    assert (cap[0], cap[20], cap[50], cap[60]) == (1, 1.25, 2, 2.5)
     assert curve["points"] == [{"label": "24 layers", "x": 25.0, "y": 1.25}] and kept["cap"]["rows"] == rows
 
 

@@ -32,6 +32,7 @@ def gpu(monkeypatch, session):
     monkeypatch.setattr(machine, "clocks", lambda: None)
     monkeypatch.setattr(results.sources, "sources_hash", lambda name: "0" * 12)
     monkeypatch.setattr(timing, "_Gpu", lambda: simulated)
+    monkeypatch.setattr(sweeping, "empty_blocks", lambda blocks, threads: simulated.work(2 * blocks))
     monkeypatch.setattr(sweeping.torch, "clone", lambda x: simulated.work(90) or x.detach().contiguous())
     return simulated
 
@@ -76,6 +77,15 @@ def test_the_table_has_the_copy_the_rivals_the_article_and_the_fastest(operator,
     assert (table["size"], table["dtype"], table["bytes"], table["limit"]) == ([N], "bfloat16", 4 * N, "copy")
 
 
+def test_what_the_grids_alone_take_is_told_as_a_share(operator, session):
+    labkit.geometry("sweep", operator, N, "bfloat16", threads=THREADS, rounds=3)
+    starts = session().tables["sweep_starts"]
+    assert starts["unit"] == "%" and starts["y"]["values"] == [32, 256] and starts["x"]["values"] == [1, 2, 4, 8, 16]
+    want = [[100 * 2 * -(-N // (threads * elements)) / microseconds(version, threads)
+             for elements, version in REFERENCE.VERSIONS["apart"].items()] for threads in THREADS]
+    torch.testing.assert_close(torch.tensor(starts["cells"]), torch.tensor(want))
+
+
 def test_one_element_a_thread_is_timed_once_for_both_orders(operator, gpu, session):
     labkit.geometry("sweep", operator, N, "float32", threads=(64,), rounds=2)
     assert session().notes[-1]["outcome"] == "9 geometries, 2 rounds"
@@ -117,7 +127,7 @@ def test_without_a_gpu_the_recorded_maps_are_shown(operator, monkeypatch, capsys
     capsys.readouterr()
     assert labkit.geometry("sweep", operator, N, "float32") == {}
     shown = capsys.readouterr().out
-    assert shown.count("Recorded on NVIDIA Test") == 3 and "not measured on this machine: there is no GPU here" in shown
+    assert shown.count("Recorded on NVIDIA Test") == 4 and "not measured on this machine: there is no GPU here" in shown
     assert labkit.geometry("another", operator, N, "float32") == {}
     assert capsys.readouterr().out.count("nothing is recorded") == 1
 

@@ -225,3 +225,20 @@ def test_the_memory_that_a_block_keeps_is_what_the_estimate_takes_it_for(transfo
     for activation in (rivals.composed, wide_pow):
         a_layer = kept(3, activation) - kept(2, activation) - 2 * 12 * 64**2  # less the weights' copies in 16 bits
         assert 0.75 * transformer.BYTES_A_CHANNEL < a_layer / (4 * 128 * 64) < transformer.BYTES_A_CHANNEL
+
+
+def test_a_step_after_one_that_ran_out_of_memory_in_the_optimizer_works(transformer, monkeypatch):
+    step = transformer.trainer(2, 64, 2, torch.device("cpu"), heads=4, vocabulary=64, context=16)
+    made, like = [], torch.zeros_like
+
+    def short(*arguments, **options):
+        made.append(1)
+        if len(made) == 2:  # the first moment is there, the second is not
+            raise torch.OutOfMemoryError("no memory")
+        return like(*arguments, **options)
+
+    monkeypatch.setattr(torch, "zeros_like", short)
+    with pytest.raises(torch.OutOfMemoryError):
+        step(F.gelu)
+    monkeypatch.undo()
+    assert step(F.gelu).isfinite()

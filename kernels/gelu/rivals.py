@@ -52,16 +52,6 @@ def triton():
     return python_part("gelu", "rivals_triton")
 
 
-@functools.cache
-def _empty_kernel():
-    return torch.cuda._compile_kernel('extern "C" __global__ void empty() {}', "empty")
-
-
-def empty_blocks(blocks, threads):
-    """Starts a grid of blocks that do nothing: what a launch geometry costs before any work. CUDA only."""
-    _empty_kernel()(grid=(blocks, 1, 1), block=(threads, 1, 1), args=[])
-
-
 def written_out():
     """{label: function of x} in PyTorch operators, eager; and compiled where there is a GPU."""
     found = {"composed": composed, "composed, pow": composed_pow}
