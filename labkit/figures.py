@@ -32,7 +32,7 @@ _STYLE = {
 # -- numbers ------------------------------------------------------------------------------------------------
 
 def number(value: float | str | bool | None) -> str:
-    """A cell's value as text: four significant digits for a fraction, thousands set off by commas."""
+    """A cell's value as text: up to four significant digits for a fraction, thousands set off by commas."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -42,7 +42,8 @@ def number(value: float | str | bool | None) -> str:
     if isinstance(value, int) or value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if 1e-3 <= abs(value) < 1e6:
-        return f"{value:,.{max(0, 3 - _magnitude(value))}f}"
+        text = f"{value:,.{max(0, 3 - _magnitude(value))}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
     return f"{value:.2e}"
 
 
@@ -66,6 +67,23 @@ def _magnitude(value: float) -> int:
 
 
 # -- tables -------------------------------------------------------------------------------------------------
+
+def column(head: str, values: list) -> list[str]:
+    """The cells of one column as text: fractions with as many decimals as the one that needs most, so that they line up, but
+    no more than five significant digits of the largest.
+
+    A column of the head "value" holds things of different kinds, each written as it is.
+    """
+    cells = [number(value) for value in values]
+    fraction = [isinstance(value, float) and "e" not in cell for value, cell in zip(values, cells)]
+    decimals = max((len(cell.partition(".")[2]) for cell, counts in zip(cells, fraction) if counts), default=0)
+    if head == "value" or not decimals:
+        return cells
+    largest = max(abs(value) for value, counts in zip(values, fraction) if counts)
+    decimals = min(decimals, max(0, 4 - _magnitude(largest)))
+    plain = [type(value) in (int, float) and "e" not in cell for value, cell in zip(values, cells)]
+    return [f"{value:,.{decimals}f}" if lines_up else cell for value, cell, lines_up in zip(values, cells, plain)]
+
 
 def title(table: dict) -> str:
     """The record's title; of a benchmark with what was measured: "GeLU forward, 16384 × 16384 bfloat16"; of a heat map with
@@ -99,7 +117,8 @@ def grid(table: dict) -> tuple[list[str], list[list[str]]]:
     table = tabulated(table)
     if table["kind"] == "table":
         heads = table["columns"]
-        return heads, [[number(row[head]) for head in heads] for row in table["rows"]]
+        columns = [column(head, [row[head] for row in table["rows"]]) for head in heads]
+        return heads, [list(cells) for cells in zip(*columns)]
     heads = ["variant", "median, µs", "10–90%, µs"]
     rows = [[_name(row), microseconds(row["median_us"]),
              f"{microseconds(row['low_us'])}–{microseconds(row['high_us'])}"]

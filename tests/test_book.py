@@ -110,11 +110,11 @@ SHOWN = {
     'fused_kernel.kernels["eager"]["kernels launched"]': "8",
     'fused_kernel.kernels["eager"].ratio("kernels launched", "v6")': "8×",
     'fused_kernel.ulp_curves["tanh"].max': "2,048",
-    'fused_kernel.ulp_curves["tanh"].min': "0.5000",
+    'fused_kernel.ulp_curves["tanh"].min': "0.5",
     'fused_kernel.ulp_curves["tanh"].at(-1)': "2,048",
     'fused_kernel.ulp_curves["tanh"].at(0)': "–",
-    'fused_kernel.ulp_curves.point("worst").y': "1.500",
-    'fused_kernel.ulp_curves.point("worst").x': "-0.7500",
+    'fused_kernel.ulp_curves.point("worst").y': "1.5",
+    'fused_kernel.ulp_curves.point("worst").x': "-0.75",
     'fused_kernel.geometry["32"]["4"]': "2,000",
     'fused_kernel.geometry["1024"]["4"]': "–",
     'fused_kernel.geometry["1024"].plain("1") / 2': "2000.0",
@@ -127,11 +127,11 @@ SHOWN = {
     'fused_kernel.geometry.plain("copy") + 1': "4101.0",
     'fused_kernel.geometry.ratio("best", "the article\'s choice")': "2×",
     'fused_kernel.geometry.share("best", "copy")': "97.6%",
-    "fused_kernel.launches.best": "2.750",
+    "fused_kernel.launches.best": "2.75",
     "fused_kernel.launches.best_at": "1 batch, 2 streams",
     'fused_kernel.streams["in turn: copy"].total': "3\u202fms",
-    'fused_kernel.streams["in turn: copy"].start': "0.5000\u202fms",
-    'fused_kernel.streams["in turn: copy"].end': "4.500\u202fms",
+    'fused_kernel.streams["in turn: copy"].start': "0.5\u202fms",
+    'fused_kernel.streams["in turn: copy"].end': "4.5\u202fms",
     'fused_kernel.streams["kernel"].lasts': "1\u202fms",
     'fused_kernel.streams["host"].total': "0\u202fms",
     'fused_kernel.streams["in turn"].lasts': "4\u202fms",
@@ -185,7 +185,7 @@ def test_heat_maps_and_timelines_are_figures_and_tables(page):
     assert html.count("<svg") == 2 and html.count("Geometry, GB/s. Recorded on NVIDIA Test") == 2
     cells = re.findall(r"<td[^>]*><p>(.*?)</p></td>", html)
     assert cells[:3] == ["1,024", "4,000", "–"]
-    assert cells[3:8] == ["in turn: copy", "2", "0.5000", "4.500", "3"]
+    assert cells[3:8] == ["in turn: copy", "2", "0.5", "4.5", "3"]
 
 
 def test_a_lab_without_results_is_named(page, recorded):
@@ -308,7 +308,7 @@ def test_every_fault_fails_the_build_and_is_named(tmp_path, recorded):
 
 @pytest.mark.parametrize("name, said", [
     ("forward", "copy: 250.0 microseconds"), ("ulp_curves", "tanh: at most 2,048"), ("geometry", "Largest: 4,000"),
-    ("streams", "in turn: copy: 2 from 0.5000 to 4.500")])
+    ("streams", "in turn: copy: 2 from 0.5 to 4.5")])
 def test_figures_take_the_pages_colours_and_can_be_read_aloud(name, said):
     svg = figures.figure(TABLES[name])
     assert "currentColor" in svg and figures.INK not in svg
@@ -328,7 +328,15 @@ def test_a_bar_far_longer_than_the_others_is_cut_and_says_so():
 
 
 @pytest.mark.parametrize("value, text", [
-    (None, "–"), (True, "yes"), ("v1", "v1"), (8, "8"), (1073741824, "1,073,741,824"), (0.5, "0.5000"),
+    (None, "–"), (True, "yes"), ("v1", "v1"), (8, "8"), (1073741824, "1,073,741,824"), (0.5, "0.5"), (0.99996, "1"), (100.04, "100"),
     (1.43213, "1.432"), (512.0, "512"), (12345.678, "12,346"), (1.5e-7, "1.50e-07")])
 def test_numbers(value, text):
     assert figures.number(value) == text
+
+
+@pytest.mark.parametrize("head, values, cells", [
+    ("ms", [45.752, 3.7, 4.0, 0, None, "n/a"], ["45.75", "3.70", "4.00", "0.00", "–", "n/a"]),
+    ("kernels", [552, 48], ["552", "48"]), ("bytes", [4.0, 512.0], ["4", "512"]), ("value", [332.0, 11.1], ["332", "11.1"]),
+    ("error", [1.5e-7, 0.25], ["1.50e-07", "0.25"]), ("right", [True, 0.5], ["yes", "0.5"])])
+def test_the_fractions_of_a_column_line_up(head, values, cells):
+    assert figures.column(head, values) == cells

@@ -130,7 +130,7 @@ def test_a_setting_of_one_is_read_in_the_singular():
 def test_a_heat_map_is_a_table_too():
     heads, rows = figures.grid(HEAT)
     assert heads == ["threads a block ↓ elements a thread →", "1", "2", "4"]
-    assert rows == [["32", "412.2", "1,800", "1,993"], ["1,024", "3,600", "4,102", "–"]]
+    assert rows == [["32", "412.2", "1,800", "1,993"], ["1,024", "3,600.0", "4,102", "–"]]
 
 
 # -- timelines ----------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def test_spans_that_took_no_time_are_drawn():
 def test_a_timeline_is_a_table_too():
     heads, rows = figures.grid(TIMELINE)
     assert heads == ["lane", "spans", "start, ms", "end, ms", "total, ms"]
-    assert rows[0] == ["in turn: copy", "2", "0", "10", "4.100"]
-    assert rows[2] == ["in turn: kernel", "0", "–", "–", "0"]
+    assert rows[0] == ["in turn: copy", "2", "0", "10", "4.1"]
+    assert rows[2] == ["in turn: kernel", "0", "–", "–", "0.0"]
 
 
 # -- curves -------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def heights(curve: dict) -> dict[str, float]:
 
 @pytest.mark.parametrize("record, line", [
     (HEAT, "32 412.2 1,800 1,993"),
-    (TIMELINE, "in turn: copy 2 0 10 4.100"),
+    (TIMELINE, "in turn: copy 2 0 10 4.1"),
     (CURVE, "copy: at most 2,000")], ids=lambda value: value["kind"] if isinstance(value, dict) else "")
 def test_a_terminal_shows_the_numbers_of_a_figure(record, line, capsys):
     report.show_figure(record, "Recorded on X")
