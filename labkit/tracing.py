@@ -198,8 +198,8 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     result, and where one of several earlier readers orders itself by no atomic. A ticket of a warp that only __syncwarp
     orders is reported, though right, and so is an order that an atomic on shared memory makes. Where a lane returns inside a
     loop, later accesses of the others may count as more requests than they are. A 16-bit float that a function returns
-    straight into memory (`y[i] = f(x)`) is a store unseen where the compiler does not inline f. Local variables of more than 128 KiB a
-    thread, and recursion without an end, can end Python.
+    straight into memory (`y[i] = f(x)`) is a store unseen where the compiler does not inline f. Local variables of more than
+    128 KiB a thread, and recursion without an end, can end Python.
 
     Needs g++ (clang has no such instrumentation of vectors); takes some microseconds a thread. Returns a Trace. Raises
     FileNotFoundError, ValueError and BuildError as `load` does, and RuntimeError for arguments the operator refuses.
