@@ -42,10 +42,11 @@ def counters(name: str, operator: Operator, mode: str, shape: int | Sequence[int
     or its number of elements. dtype: a torch dtype's name, such as "bfloat16". title: the table's head. about: "work" or
     "levels", the columns.
 
-    Returns a row a version. "work": instructions an element (executed by its thread, memory accesses included); the share of
-    issue slots used and of warp slots filled; how busy the memory was; and the 32-byte sectors that a warp's load touches.
-    "levels": the bytes that loads asked of the L1 cache, for each element of an input, in whole sectors; how many came from the
-    L2 cache and from memory; how many stores sent to the L2 cache, and it to memory; and how busy the memory was. Without a GPU, or where Nsight Compute is missing, refused or silent, it says so, shows the
+    Returns a row a version. "work": instructions an element (executed by its thread, memory accesses included); the
+    share of issue slots used and of warp slots filled; how busy the memory was; and the 32-byte sectors that a warp's
+    load touches. "levels": the bytes that loads asked of the L1 cache, for each element of an input, in whole sectors;
+    how many came from the L2 cache and from memory; how many stores sent to the L2 cache, and it to memory; and how
+    busy the memory was. Without a GPU, or where Nsight Compute is missing, refused or silent, it says so, shows the
     recorded table and returns []. Raises ValueError for another `about`.
     """
     if about not in _ABOUT:

@@ -1,8 +1,9 @@
 """An activation's share of a training step, measured in two ways, and what that share allows.
 
-By profiler: the time of the kernels that the activation launched, forward and backward, over the time of the step, which
-is timed without the profiler. By leaving it out: how much shorter the step is with no activation at all. The first counts kernels alone; the
-second also sees what the activation costs elsewhere, such as casts of its output, and gaps between kernels.
+By profiler: the time of the kernels that the activation launched, forward and backward, over the time of the step,
+which is timed without the profiler. By leaving it out: how much shorter the step is with no activation at all. The
+first counts kernels alone; the second also sees what the activation costs elsewhere, such as casts of its output, and
+gaps between kernels.
 
 All variants train one model in one process, since two of the larger ones do not fit into memory, and take turns, as in
 `labkit.bench`. The weights go on changing meanwhile, which the times do not depend on.
@@ -115,7 +116,8 @@ def share_over(name: str, variants: dict[str, Activation], sizes: Sequence[int],
             series[variant].append(ran and round(_share(ran), 2))
         del step
         _free()
-    curve = {"kind": "curve", "title": title, "x": {"label": label, "values": list(sizes), "scale": "log", "ticks": list(sizes)},
+    curve = {"kind": "curve", "title": title,
+             "x": {"label": label, "values": list(sizes), "scale": "log", "ticks": list(sizes)},
              "y": {"label": "share of all kernels' time, %"}, "series": series}
     results.note("measured", title, f"{len(variants)} variants, {len(sizes)} sizes")
     keep({name: curve})
@@ -129,9 +131,10 @@ def amdahl(name: str, measured: dict[str, list[dict]], before: str, after: str, 
     measured: {model: the rows that `step_share` returned}. before, after: the two variants to compare. title: the
     table's head.
 
-    Returns a row a model: the share of `before`, by profiler; the cap; how many times as fast the step was measured to be with
-    no activation at all, which is the cap by experiment; and how many times with `after`. Models without rows, or where one of the two ran out of memory, are left out; where none is left, the recorded
-    table is shown and [] returned.
+    Returns a row a model: the share of `before`, by profiler; the cap; how many times as fast the step was measured to
+    be with no activation at all, which is the cap by experiment; and how many times with `after`. Models without rows,
+    or where one of the two ran out of memory, are left out; where none is left, the recorded table is shown and []
+    returned.
     """
     rows = []
     for model, found in measured.items():
@@ -203,7 +206,8 @@ def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], mem
     time, own = timings[label], [kernel for kernel in ran[label] if kernel.part != "rest"]
     without = timings[BASELINE]["median_us"] if BASELINE in timings else None
     saved = without and round(100 * (1 - without / time["median_us"]), 1)
-    values = (_in_ms(time["median_us"]), round(100 * _ms(own) / _in_ms(time["median_us"]), 1), saved, round(memory[label] / 2**30, 1), len(own),
+    share = round(100 * _ms(own) / _in_ms(time["median_us"]), 1)
+    values = (_in_ms(time["median_us"]), share, saved, round(memory[label] / 2**30, 1), len(own),
               round(_ms(own), 3), round(_ms(ran[label]), 3), _in_ms(time["low_us"]), _in_ms(time["high_us"]))
     return {"variant": label, **dict(zip(columns, values, strict=True))}
 

@@ -56,7 +56,8 @@ class Job:
         return sums
 
 
-def overlap(name: str, variants: dict[str, Variant], operator: Callable[[torch.Tensor], torch.Tensor], title: str) -> list[dict]:
+def overlap(name: str, variants: dict[str, Variant], operator: Callable[[torch.Tensor], torch.Tensor],
+            title: str) -> list[dict]:
     """Times the variants where copying and computing take equally long, and where one takes longer.
 
     name: what the table is called in results/; <name>_timeline shows when each copy and computation of the first chunks ran,
@@ -87,14 +88,16 @@ def overlap(name: str, variants: dict[str, Variant], operator: Callable[[torch.T
     pageable = {f"{label}, memory not page-locked": (variant, ordinary) for label, variant in variants.items()}
     timed = _rounds(job, {**alone, **variants, **pageable}, balanced)
     bound = max(timed["copying alone"][0], timed["computing alone"][0])
-    rows = [{"what": label, "ms": round(ms, 3), "10–90%, ms": f"{low:.2f}–{high:.2f}", "of the larger, %": round(100 * bound / ms, 1)}
+    rows = [{"what": label, "ms": round(ms, 3), "10–90%, ms": f"{low:.2f}–{high:.2f}",
+             "of the larger, %": round(100 * bound / ms, 1)}
             for label, (ms, low, high) in timed.items()]
     size = f"{CHUNKS} chunks of {CHUNK_BYTES >> 20} MiB"
     keep({name: results.table_of(f"{title}: {size}, {balanced} calls a chunk", rows),
           f"{name}_timeline": _timeline(job, variants, balanced, f"{title}: the first {DRAWN} chunks"),
           f"{name}_ratios": _ratios(job, {**alone, **variants}, balanced, f"{title}: {size}")})
     for label in variants:
-        results.note("measured", f"{title}, {label}", f"{timed[label][0]:.1f} ms, the larger of copying and computing {bound:.1f} ms")
+        results.note("measured", f"{title}, {label}",
+                     f"{timed[label][0]:.1f} ms, the larger of copying and computing {bound:.1f} ms")
     return rows
 
 

@@ -35,8 +35,9 @@ def geometry(name: str, operator: Operator, n: int, dtype: str, threads: Sequenc
     """Times an operator in every launch geometry, in turn with a copy of the same bytes and with its rivals.
 
     name: what the records are called in results/: `name` a table, `name`_`order` a heat map in GB/s for each order,
-    `name`_starts what the same grids take with nothing in them, in per cent of the time in the last order. n: of elements. dtype: a torch dtype's name, such as "bfloat16". threads: of a block. orders: keys of the reference's VERSIONS.
-    rounds: timed calls a geometry. title: the head of all.
+    `name`_starts what the same grids take with nothing in them, in per cent of the time in the last order. n: of
+    elements. dtype: a torch dtype's name, such as "bfloat16". threads: of a block. orders: keys of the reference's
+    VERSIONS. rounds: timed calls a geometry. title: the head of all.
 
     It is timed as `bench` does, and every output is held against the float64 reference. A cell is None where the
     GPU waited for Python. The table has the copy, the rivals, the article's geometry and the fastest.

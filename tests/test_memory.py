@@ -1,4 +1,4 @@
-"""`labkit.levels` and `labkit.in_flight`: the chain that is followed, Little's law, and on a GPU that the probes tell the truth."""
+"""`labkit.levels` and `labkit.in_flight`: the chain that is followed, Little's law, and on a GPU that the probes are true."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""`labkit.overlap`, and the two functions of lab 03 that it times: that their events are enough, in every order of two streams."""
+"""`labkit.overlap`, and the two functions of lab 03 that it times: their events are enough in every order of two streams."""
 
 import contextlib
 import random
