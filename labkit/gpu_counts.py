@@ -111,10 +111,10 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
 
 def validate(what: str, cases: Sequence[Case]) -> None:
     """Raises ValueError, beginning with `what`, for cases whose labels do not differ or that no operator has."""
-    labels = [case.label for case in cases if isinstance(case, Case)]
-    if not cases or len(labels) != len(cases) or len(set(labels)) != len(labels):
+    labels = [case.label for case in cases if isinstance(case, Case)] if isinstance(cases, (list, tuple)) else []
+    if not labels or len(labels) != len(cases) or len(set(labels)) != len(labels):
         raise ValueError(f"{what}: cases has to be a list of labkit.Case with different labels (a note tells two apart); it "
-                         f"is {list(cases)!r}")
+                         f"is {cases!r}")
     for case in cases:
         versions = listed_versions(source_path(case.operator).read_text(encoding="utf-8"))
         reference = python_part(case.operator, "reference")

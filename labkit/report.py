@@ -70,7 +70,13 @@ def keep(records: dict[str, dict]) -> None:
 
 
 def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU) -> list:
-    """Shows what the session's lab has recorded under `names`, since nothing is measured now, and `why`; returns []."""
+    """Shows what the session's lab has recorded under `names`, since nothing is measured now, and `why`; returns [].
+
+    ValueError where no lab was started.
+    """
+    if results.session().lab is None:
+        raise ValueError(f"{title}: {why}, and no lab was started whose record could be shown; call "
+                         'labkit.start("NN_topic") first')
     for name in names:
         found = results.recorded(results.session().lab, name)
         if found is None:

@@ -219,8 +219,10 @@ def test_occupancy_waves_and_bytes_in_flight_are_shown(opened):
     page = opened()
     preset(page, "the article")
     assert "An SM holds 32 blocks: 32 of 64 warps, 50% occupancy." in words(page, "occupancy")
-    assert "32 warps × 32 lanes × 4 elements × 4 bytes = 16,384 bytes" in words(page, "occupancy")
+    assert "32 blocks × 32 threads × 4 elements × 4 bytes = 16,384 bytes" in words(page, "occupancy")
     assert [row.inner_text().split()[0] for row in page.locator("tr.lg-limiting").all()] == ["blocks"]
+    fill(page, threads=33)  # two warps, of which one has a single lane
+    assert "32 blocks × 33 threads × 4 elements × 4 bytes = 16,896 bytes" in words(page, "occupancy")
     preset(page, "268 million")
     assert "this grid has 1,048,576, 993 waves." in words(page, "occupancy")
     assert "The picture shows 4,096 of them" in words(page, "grid")

@@ -19,3 +19,5 @@ def test_a_copy_and_a_transpose_load_each_sector_once_and_strides_more_often(ses
 def test_cases_are_validated():
     with pytest.raises(ValueError, match="reuse: cases has to be a list of labkit.Case"):
         labkit.reuse("reuse", [], title="Loaded")
+    with pytest.raises(ValueError, match="has to be a list of labkit.Case"):
+        labkit.reuse("reuse", Case("copy", 1, (4,)), title="Loaded")
