@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit import results
-from labkit.report import show_table
+from labkit.report import keep
 
 
 class _Count(TorchDispatchMode):
@@ -59,11 +59,9 @@ def traffic(name: str, variants: dict[str, Callable], x: torch.Tensor, title: st
         rows.append({"variant": label, "operators forward": forward.operators,
                      "operators backward": backward.operators, "bytes forward": forward.bytes / x.numel(),
                      "bytes backward": backward.bytes / x.numel(), "bytes kept": sum(kept.values()) / x.numel()})
-    table = results.table_of(title, rows)
-    results.add(name, table)
     for row in rows:
         results.note("exact", f"{title}, {row['variant']}",
                      f"{row['operators forward']} + {row['operators backward']} operators, "
                      f"{row['bytes forward']:.0f} + {row['bytes backward']:.0f} bytes an element")
-    show_table(table, "Counted, an element")
+    keep({name: results.table_of(title, rows)}, "Counted, an element")
     return rows

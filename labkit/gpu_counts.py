@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import subprocess
 import sys
 from typing import Sequence
 
@@ -20,7 +19,7 @@ from labkit import machine, results
 from labkit.build import load
 from labkit.launching import launch_of
 from labkit.operator import listed_versions, python_part, source_path
-from labkit.profiling import profile
+from labkit.profiling import NotCounted, profile
 from labkit.report import NO_GPU, keep, show_recorded
 from labkit.tracing import Trace, trace
 
@@ -96,8 +95,8 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     if machine.backend() == "cuda":
         try:
             counted = count(_METRICS, cases)
-        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-            why = f"Nsight Compute did not count: {error}"
+        except NotCounted as error:
+            why = str(error)
         else:
             compared = [_compare(case, traced(case), gpu) for case, gpu in zip(cases, counted, strict=True)]
             tables = _tables(name, title, compared)

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from labkit import machine, results
 from labkit.report import keep, show_recorded
-from labkit.timing import WARM_UP_CALLS, _Gpu, _lead_in
+from labkit.timing import WARM_UP_CALLS, Gpu, lead_in
 
 FORWARD, BEGINS, ENDS = "activation forward", "activation backward begins", "activation backward ends"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -157,10 +157,10 @@ def kernels(name: str, functions: dict[str, Callable[[torch.Tensor], torch.Tenso
     """
     if machine.backend() != "cuda":
         return show_recorded([name, f"{name}_timeline"], title)
-    gpu, rows, lanes = _Gpu(), [], []
+    gpu, rows, lanes = Gpu(), [], []
     for label, function in functions.items():
         def behind_other_work(function: Callable = function) -> None:
-            _lead_in(gpu)  # the host's head start, so that the gaps are the GPU's own
+            lead_in(gpu)  # the host's head start, so that the gaps are the GPU's own
             with torch.no_grad():
                 marked(function)(x)
 

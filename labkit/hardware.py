@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import math
 from typing import Callable, Sequence
 
 from labkit import results
 from labkit.gpu_counts import Case, count
 from labkit.operator import Operator
+from labkit.profiling import NotCounted
 from labkit.report import NO_GPU, keep, show_recorded
 
 _LOADS = "l1tex__t_{}_pipe_lsu_mem_global_op_ld.sum"
@@ -53,16 +54,14 @@ def counters(name: str, operator: Operator, mode: str, shape: int | Sequence[int
         raise ValueError(f'counters: about is {about!r}; it takes "work" or "levels"')
     metrics, columns = _ABOUT[about]
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    elements = 1
-    for size in shape:
-        elements *= size
+    elements = math.prod(shape)
     why = NO_GPU
     if operator.backend == "cuda":
         cases = [Case(operator.name, version, shape, dtype, mode) for version in operator.versions]
         try:
             counted = count(metrics, cases)
-        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-            why = f"Nsight Compute did not count: {error}"
+        except NotCounted as error:
+            why = str(error)
         else:
             rows = [{"version": f"v{case.version}", **columns(launch, elements)} for case, launch in zip(cases, counted)]
             results.note("measured", title, f"{len(rows)} versions counted by Nsight Compute")

@@ -19,7 +19,7 @@ import torch
 from labkit import REPOSITORY, figures, machine, results
 from labkit.report import keep, show_recorded
 from labkit.sources import PROBES
-from labkit.timing import _Gpu, _lead_in
+from labkit.timing import Gpu, lead_in
 
 LAUNCH_SECONDS = 20e-3  # how long a launch lasts at least whose bandwidth is measured
 LINE = 128  # bytes between the steps of a chain: a line of the L1 cache
@@ -180,9 +180,9 @@ def _clock_ghz() -> float:
 
 def _seconds(launch: Callable[[], None]) -> float:
     """The median over REPEATS launches, after one that is not timed."""
-    gpu, pairs = _Gpu(), []
+    gpu, pairs = Gpu(), []
     for _ in range(1 + REPEATS):
-        _lead_in(gpu)
+        lead_in(gpu)
         start = gpu.mark()
         launch()
         pairs.append((start, gpu.mark()))

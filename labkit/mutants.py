@@ -15,7 +15,7 @@ from labkit.build import BUILD_ROOT, load
 from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
-from labkit.report import show_table
+from labkit.report import keep
 from labkit.tracing import trace
 
 
@@ -78,10 +78,8 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
         rows.append({"fault": what, "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
                      "further findings": max(0, len(found) - 1), "orders that differ": differ})
         words.append({"fault": what, "in words": str(first) if first else "nothing"})
-    for key, head, table in ((name, title, rows), (f"{name}_words", f"{title}, in words", words)):
-        record = results.table_of(head, table, exact=True)
-        results.add(key, record)
-        show_table(record, results.EXACT)
+    keep({name: results.table_of(title, rows, exact=True),
+          f"{name}_words": results.table_of(f"{title}, in words", words, exact=True)}, results.EXACT)
     results.note("exact", title, f"{sum(row['at'] is not None for row in rows)} of {len(rows)} faults found")
     return rows
 

@@ -6,7 +6,7 @@ from typing import Sequence
 
 from labkit import results
 from labkit.gpu_counts import Case, traced, validate
-from labkit.report import show_table
+from labkit.report import keep
 
 SECTOR = 32  # bytes
 
@@ -28,9 +28,7 @@ def reuse(name: str, cases: Sequence[Case], title: str) -> list[dict]:
         before = first.setdefault(case.operator, loaded)
         rows.append({"kernel": case.label, "input": case.size, "sectors of the input": filled, "sectors loaded": loaded,
                      "times each": round(loaded / filled, 3), "fewer than the first, %": round(100 * (1 - loaded / before), 1)})
-    table = results.table_of(title, rows, exact=True)
-    results.add(name, table)
     for row in rows:
         results.note("exact", f"{title}, {row['kernel']}", f"each sector {row['times each']} times")
-    show_table(table, results.EXACT)
+    keep({name: results.table_of(title, rows, exact=True)}, results.EXACT)
     return rows

@@ -61,12 +61,12 @@ def show(record: dict, caption: str | None = None) -> None:
         show_figure(record, caption)
 
 
-def keep(records: dict[str, dict]) -> None:
+def keep(records: dict[str, dict], caption: str | None = None) -> None:
     """Adds records to the session, by their names in results/, and shows them."""
     for name, record in records.items():
         results.add(name, record)
     for record in records.values():
-        show(record)
+        show(record, caption)
 
 
 def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU) -> list:

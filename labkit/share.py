@@ -21,7 +21,7 @@ from labkit import machine, results
 from labkit.compare import WrongResult
 from labkit.gpu_trace import Kernel, attribute, marked, short, traced
 from labkit.report import NO_GPU, here, keep, show_recorded, show_table
-from labkit.timing import WARM_UP_CALLS, _Gpu, measure, summarise
+from labkit.timing import WARM_UP_CALLS, Gpu, measure, summarise
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 Step = Callable[[Activation], torch.Tensor]  # runs one training step with an activation; returns the loss
@@ -169,24 +169,23 @@ def _nothing(x: torch.Tensor) -> torch.Tensor:
 # -- on a GPU -----------------------------------------------------------------------------------------------
 
 def _measured(name: str, variants: dict[str, Activation], step: Step, title: str, rounds: int) -> list[dict]:
-    gpu = _Gpu()
+    gpu = Gpu()
     memory = {label: _unless_memory_is_short(lambda: _peak_memory(step, activation) - gpu.scratch.nbytes)
               for label, activation in variants.items()}
     timings = _timed(variants, memory, step, gpu, rounds)
     ran = {label: _profiled(step, variants[label]) for label in timings}
     rows = [_row(label, timings, ran, memory) for label in variants]
-    table = results.table_of(title, rows)
-    results.add(name, table)
     fits = f"{len(timings)} of {len(variants)} variants fit into memory, "
     results.note("measured", title, f"{fits if len(timings) < len(variants) else ''}{rounds} rounds")
-    show_table(table, f"On {here()}" + ("; no figures where memory ran out" if len(timings) < len(variants) else ""))
+    keep({name: results.table_of(title, rows)},
+         f"On {here()}" + ("; no figures where memory ran out" if len(timings) < len(variants) else ""))
     if timings:
         first = next(iter(timings))
         keep({f"{name}_kernels": results.table_of(f"{title}: the kernels of {first}", top_kernels(ran[first]))})
     return rows
 
 
-def _timed(variants: dict[str, Activation], memory: dict[str, int | None], step: Step, gpu: _Gpu,
+def _timed(variants: dict[str, Activation], memory: dict[str, int | None], step: Step, gpu: Gpu,
            rounds: int) -> dict[str, dict]:
     """The figures of the variants that fit into memory in turns; the others' entry in `memory` becomes None."""
     while fits := [label for label in variants if memory[label] is not None]:

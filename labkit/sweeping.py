@@ -10,7 +10,6 @@ launches each geometry once between cudaProfilerStart and cudaProfilerStop.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Sequence
 
@@ -20,7 +19,7 @@ from labkit import results
 from labkit.empty_grid import empty_blocks
 from labkit.occupancy import limits
 from labkit.operator import Operator
-from labkit.profiling import profile
+from labkit.profiling import NotCounted, profile
 from labkit.report import NO_GPU, keep, show_recorded
 from labkit.timing import timed
 
@@ -103,8 +102,8 @@ def achieved(name: str, operator: Operator, n: int, dtype: str, threads: Sequenc
         program = ["-m", "labkit.sweeping", operator.name, str(n), dtype, json.dumps(places)]
         try:
             counted = profile(_METRICS, program, len(places))
-        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-            why = f"Nsight Compute did not count: {error}"
+        except NotCounted as error:
+            why = str(error)
         else:
             filled = {place: launch["achieved"] for place, launch in zip(places, counted)}
             possible = _possible(operator, places, dtype)

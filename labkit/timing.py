@@ -124,7 +124,7 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
 
 # -- on a GPU -----------------------------------------------------------------------------------------------
 
-class _Gpu:
+class Gpu:
     """The few things that timing asks of CUDA; the tests put a simulated GPU in its place."""
 
     def __init__(self):
@@ -174,7 +174,7 @@ def timed(variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: 
 
     Returns the record of kind "bench". Raises WrongResult when an output is not within the tolerance.
     """
-    gpu = _Gpu()
+    gpu = Gpu()
     sets = _input_sets(inputs, 2 * machine.gpu()["l2_mib"] * 2**20, gpu.free_bytes)
     check = None
     if reference is not None:
@@ -201,7 +201,7 @@ def measure(variants: dict[str, Callable], sets: list[tuple], gpu, rounds: int,
             check: Callable | None = None, seed: int = 0) -> dict[str, _Samples]:
     """Warm up, then time every variant once a round in a shuffled order; the last outputs are checked.
 
-    `check(variant, inputs, output)` returns the largest error, or raises. `gpu` is a `_Gpu` or acts like one.
+    `check(variant, inputs, output)` returns the largest error, or raises. `gpu` is a `Gpu` or acts like one.
     """
     _warm_up(variants, sets, gpu)
     shuffle = random.Random(seed).shuffle
@@ -213,7 +213,7 @@ def measure(variants: dict[str, Callable], sets: list[tuple], gpu, rounds: int,
         pending = []
         for place, name in enumerate(order):
             if place == 0 or last:
-                _lead_in(gpu)
+                lead_in(gpu)
             tensors = sets[(turn + place) % len(sets)]
             gpu.flush_l2()
             start = gpu.mark()
@@ -243,7 +243,7 @@ def _warm_up(variants, sets, gpu) -> None:
         calls += 1
 
 
-def _lead_in(gpu) -> None:
+def lead_in(gpu) -> None:
     for _ in range(LEAD_IN_FLUSHES):
         gpu.flush_l2()
 

@@ -211,7 +211,7 @@ def on_gpu(monkeypatch, lab):
     monkeypatch.setattr(machine, "backend", lambda: "cuda")
     monkeypatch.setattr(machine, "gpu", lambda: GPU)
     monkeypatch.setattr(machine, "versions", lambda: {"driver": "1.2", "cuda": "13.0", "torch": "2.11.0"})
-    monkeypatch.setattr(timing, "_Gpu", lambda: gpu)
+    monkeypatch.setattr(timing, "Gpu", lambda: gpu)
     return gpu
 
 

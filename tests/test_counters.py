@@ -1,5 +1,6 @@
 """`labkit.counters`: reading what Nsight Compute prints, and what is said where it cannot count."""
 
+import subprocess
 import types
 
 import pytest
@@ -68,6 +69,15 @@ def test_a_refusal_is_said_and_nothing_is_kept(operator, monkeypatch, capsys, st
     answer(monkeypatch, stdout, code)
     assert labkit.counters("counters", operator, "forward", 32, "bfloat16", "Counted") == []
     assert says in capsys.readouterr().out and not results.session().tables
+
+
+def test_a_tool_that_hangs_is_given_up(operator, monkeypatch, capsys):
+    def hang(*arguments, **options):
+        raise subprocess.TimeoutExpired("ncu", options["timeout"])
+
+    monkeypatch.setattr(profiling.subprocess, "run", hang)
+    assert labkit.counters("counters", operator, "forward", 32, "bfloat16", "Counted") == []
+    assert "did not count: Command 'ncu' timed out after 180 seconds" in capsys.readouterr().out
 
 
 def test_without_a_gpu_the_recorded_table_is_asked_for(operator, capsys):

@@ -7,7 +7,7 @@ import types
 import pytest
 
 import labkit
-from labkit import gpu_counts, report, results
+from labkit import gpu_counts, profiling, report, results
 from labkit.gpu_counts import Case
 
 CASES = [Case("copy", 2, (4096,)), Case("transpose", 3, (96, 64)), Case("copy", 1, (999,), "bfloat16", offset=1, note="shifted")]
@@ -49,10 +49,11 @@ def test_one_number_where_they_agree_and_both_where_not(gpu, monkeypatch):
 
 
 def test_where_nothing_is_counted_the_recorded_tables_are_shown(gpu, monkeypatch, capsys):
-    def refuse(*arguments):
+    def refuse(*arguments, **options):
         raise subprocess.TimeoutExpired("ncu", 180)
 
-    monkeypatch.setattr(gpu_counts, "profile", refuse)
+    monkeypatch.setattr(profiling.machine, "find_ncu", lambda: "ncu")
+    monkeypatch.setattr(profiling.subprocess, "run", refuse)
     shown = []
     monkeypatch.setattr(report, "show_table", lambda table, caption=None, figure=False: shown.append((table["title"], caption)))
     assert labkit.agreement("agreement", CASES, "Trace and GPU") == [] and not gpu().tables

@@ -251,8 +251,8 @@ def test_gaps_are_when_nothing_runs():
 
 def test_the_kernels_of_a_call_and_where_they_lie(session, monkeypatch):
     monkeypatch.setattr(gpu_trace.machine, "backend", lambda: "cuda")
-    monkeypatch.setattr(gpu_trace, "_Gpu", lambda: None)
-    monkeypatch.setattr(gpu_trace, "_lead_in", lambda gpu: None)
+    monkeypatch.setattr(gpu_trace, "Gpu", lambda: None)
+    monkeypatch.setattr(gpu_trace, "lead_in", lambda gpu: None)
     monkeypatch.setattr(gpu_trace, "traced", lambda call: STEP)
     monkeypatch.setattr(report, "here", lambda: "a GPU")
     kept = {}

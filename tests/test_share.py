@@ -127,7 +127,7 @@ def gpu(session, monkeypatch):
         return RAN[activation.__name__]
 
     monkeypatch.setattr(share.machine, "backend", lambda: "cuda")
-    monkeypatch.setattr(share, "_Gpu", SimulatedGpu)
+    monkeypatch.setattr(share, "Gpu", SimulatedGpu)
     monkeypatch.setattr(share, "_profiled", profiled)
     for module in (share, report):
         monkeypatch.setattr(module, "here", lambda: "a simulated GPU")

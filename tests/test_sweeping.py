@@ -31,7 +31,7 @@ def gpu(monkeypatch, session):
     monkeypatch.setattr(machine, "versions", lambda: {"torch": "2.11.0"})
     monkeypatch.setattr(machine, "clocks", lambda: None)
     monkeypatch.setattr(results.sources, "sources_hash", lambda name: "0" * 12)
-    monkeypatch.setattr(timing, "_Gpu", lambda: simulated)
+    monkeypatch.setattr(timing, "Gpu", lambda: simulated)
     monkeypatch.setattr(sweeping, "empty_blocks", lambda blocks, threads: simulated.work(2 * blocks))
     monkeypatch.setattr(sweeping.torch, "clone", lambda x: simulated.work(90) or x.detach().contiguous())
     return simulated

@@ -1,0 +1,17 @@
+"""What is shown in place of a measurement."""
+
+import pytest
+
+from labkit import report, results
+
+
+def test_where_no_lab_was_started_there_is_no_record_to_show(monkeypatch, capsys):
+    monkeypatch.setattr(results, "_session", results.Session())
+    with pytest.raises(ValueError, match=r"Levels: there is no GPU here, and no lab was started.*labkit.start\(\"NN_topic\"\)"):
+        report.show_recorded(["levels"], "Levels")
+    assert not capsys.readouterr().out
+
+
+def test_the_first_record_that_is_missing_is_said_and_ends_it(session, capsys):
+    assert report.show_recorded(["levels", "more"], "Levels", "there is no ncu here") == []
+    assert capsys.readouterr().out == "Levels: there is no ncu here, and nothing is recorded.\n"
