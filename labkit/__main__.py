@@ -13,7 +13,7 @@ if sys.version_info < (3, 10):  # before labkit's own imports, which older ones 
     sys.exit(f"Python 3.10 or newer is needed, and this is {sys.version.split()[0]} ({sys.executable}). "
              "Name a newer one: make labs PYTHON=python3.12")
 
-from labkit import REPOSITORY, setup  # noqa: E402
+from labkit import REPOSITORY, machine, setup  # noqa: E402
 
 CACHES = ("__pycache__", ".pytest_cache", ".hypothesis")
 
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
         if options.command == "labs":
             from labkit import labs
 
-            return labs.run(options.names, save=options.save)
+            return labs.run(options.names, save=options.save, jobs=options.jobs)
         if options.command == "doctor":
             from labkit.diagnosis import doctor
 
@@ -91,7 +91,9 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
         if options.command == "lab":
             return _python("-m", "jupyterlab", f"--ServerApp.root_dir={REPOSITORY}",
                            "--LabApp.default_url=/lab/tree/labs", *extra)
-        return _python("-m", "pytest", "-q", *extra)
+        # A GPU is not shared: what tests time on it must run alone.
+        workers = ["-n", "auto", "--dist", "worksteal"] if machine.backend() == "host" else []
+        return _python("-m", "pytest", "-q", *workers, *extra)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "labkit":
             raise
@@ -119,6 +121,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     labs = command("labs", "run the labs top to bottom; executed copies go to build/labs/")
     labs.add_argument("names", nargs="*", metavar="LAB", help="such as 04 or 04_fused_kernel; all when left out")
     labs.add_argument("--save", action="store_true", help="on a GPU: write the outputs back into labs/")
+    labs.add_argument("--jobs", type=int, choices=range(1, 33), default=1, metavar="N", help="without a GPU: run N labs at a time")
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")

@@ -6,6 +6,7 @@ The executed copies go to build/labs/. The notebooks in labs/ are only read, unl
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
@@ -33,6 +34,7 @@ LABS = REPOSITORY / "labs"
 EXECUTED = REPOSITORY / "build" / "labs"
 CELL_TIMEOUT = 1200  # seconds; a lab's longest cell takes a minute or two on a slow machine
 TRACEBACK_LINES = 12
+INTERRUPTED = "interrupted"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -51,11 +53,12 @@ class LabFailed(Exception):
     """A lab did not run to its end; the text names the cell and the error."""
 
 
-def run(names: list[str], save: bool = False, console: Console | None = None) -> int:
+def run(names: list[str], save: bool = False, jobs: int = 1, console: Console | None = None) -> int:
     """Run the labs that `names` name ("04" or "04_fused_kernel"; all when empty) and print a closing table.
 
     A lab whose cell fails is told with the cell and the end of its traceback, and the others still run. With
-    `save` the outputs of a lab that ran to its end replace the notebook in labs/. Returns the exit status: 0 when
+    `save` the outputs of a lab that ran to its end replace the notebook in labs/. `jobs` labs run at a time, which
+    saves time on a CPU and spoils what is timed there; a GPU is never shared. Returns the exit status: 0 when
     all ran to their end, 1 when one failed, 2 for a name that no lab has or for `save` without a GPU (the outputs
     in labs/ are those of a GPU, and nothing else may take their place), 130 when interrupted.
     """
@@ -73,29 +76,59 @@ def run(names: list[str], save: bool = False, console: Console | None = None) ->
     if not paths:
         console.print(f"There is no lab yet: {escape(str(LABS))} holds no notebook.")
         return 0
-    begun, failures, seconds = time.monotonic(), {}, {}
+    begun = time.monotonic()
     EXECUTED.mkdir(parents=True, exist_ok=True)
     log = EXECUTED / "log.jsonl"
     log.write_text("", encoding="utf-8")
-    interrupted = False
-    for path in paths:
-        lab_begun = time.monotonic()
-        try:
-            _run_one(path, log, save, console)
-        except LabFailed as error:
-            failures[path.stem] = f"failed: {str(error).splitlines()[0]}"
-            console.print(f"[red]{escape(path.stem)} failed: {escape(str(error))}", highlight=False)
-        except KeyboardInterrupt:
-            interrupted = True
-            failures[path.stem] = "interrupted"
-            console.print(f"[red]Interrupted in {escape(path.stem)}; the labs after it did not run.")
-        seconds[path.stem] = time.monotonic() - lab_begun
-        if interrupted:
-            break
-    console.print(_closing_table(log, failures, seconds))
-    console.print(f"{len(seconds) - len(failures)} of {len(paths)} labs ran to their end in "
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("cell {task.completed} of {task.total}"),
+               TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        ended = asyncio.run(_run_all(paths, 1 if machine.backend() == "cuda" else jobs, log, save, progress))
+    console.print(_closing_table(log, ended))
+    console.print(f"{sum(lab.failure is None for lab in ended)} of {len(paths)} labs ran to their end in "
                   f"{time.monotonic() - begun:.0f} s; executed copies: {escape(str(EXECUTED))}", highlight=False)
-    return 130 if interrupted else 1 if failures else 0
+    if any(lab.failure == INTERRUPTED for lab in ended):
+        return 130
+    return 1 if any(lab.failure for lab in ended) else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ended:
+    """A lab that was begun, how long it ran, and why it did not run to its end; None where it did."""
+
+    name: str
+    seconds: float
+    failure: str | None
+
+
+async def _run_all(paths: list[Path], jobs: int, log: Path, save: bool, progress: Progress) -> list[_Ended]:
+    """Runs `jobs` labs at a time, in order; Ctrl-C ends those that run, and no other is begun."""
+    gate, ended, stopping = asyncio.Semaphore(jobs), [], asyncio.Event()
+
+    async def run_one(path: Path) -> None:
+        async with gate:
+            if stopping.is_set():
+                return
+            begun, failure = time.monotonic(), None
+            try:
+                await _run_one(path, log, save, progress, interrupt)
+            except (LabFailed, asyncio.CancelledError) as error:
+                if stopping.is_set():  # nbclient takes a cancelled cell for a dead kernel, so either may come
+                    failure = INTERRUPTED
+                    progress.console.print(f"[red]Interrupted in {escape(path.stem)}; the labs after it did not run.")
+                else:
+                    failure = f"failed: {str(error).splitlines()[0]}"
+                    progress.console.print(f"[red]{escape(path.stem)} failed: {escape(str(error))}", highlight=False)
+            ended.append(_Ended(path.stem, time.monotonic() - begun, failure))
+
+    def interrupt() -> None:
+        stopping.set()
+        for task in tasks:
+            task.cancel()
+
+    tasks = [asyncio.create_task(run_one(path)) for path in paths]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return ended
 
 
 def select(names: list[str]) -> list[Path]:
@@ -114,63 +147,46 @@ def select(names: list[str]) -> list[Path]:
     return chosen if names else labs
 
 
-def _run_one(path: Path, log: Path, save: bool, console: Console) -> None:
-    """Execute one notebook with a progress line; raises LabFailed, or KeyboardInterrupt once its kernel is gone."""
+async def _run_one(path: Path, log: Path, save: bool, progress: Progress, interrupt: Callable) -> None:
+    """Executes one notebook with a progress line; raises LabFailed, or CancelledError once its kernel is gone."""
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     reached = 0
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("cell {task.completed} of {task.total}"),
-               TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(escape(path.stem), total=len(code))
+    task = progress.add_task(escape(path.stem), total=len(code))
 
-        def starts(cell: nbformat.NotebookNode) -> None:
-            nonlocal reached
-            reached = next((number for number, other in enumerate(code, start=1) if other is cell), reached)
-            progress.update(task, completed=reached)
+    def starts(cell: nbformat.NotebookNode) -> None:
+        nonlocal reached
+        reached = next((number for number, other in enumerate(code, start=1) if other is cell), reached)
+        progress.update(task, completed=reached)
 
-        try:
-            asyncio.run(_execute(notebook, path.parent, log, starts))
-        except CellExecutionError as error:
-            raise LabFailed(f"cell {reached} of {len(code)}: {error.ename}: {_tail(error)}") from error
-        except CellTimeoutError as error:
-            raise LabFailed(f"cell {reached} of {len(code)}: it ran for over {CELL_TIMEOUT} s") from error
-        except DeadKernelError as error:
-            raise LabFailed(f"cell {reached} of {len(code)}: its Python process ended (a crash, such as an access "
-                            "outside memory, or no memory left)") from error
-        except RuntimeError as error:
-            raise LabFailed(f"its Python process did not start: {error}") from error
-        finally:
-            _write(notebook, EXECUTED / path.name)
+    try:
+        await _execute(notebook, path.parent, log, starts, interrupt)
+    except CellExecutionError as error:
+        raise LabFailed(f"cell {reached} of {len(code)}: {error.ename}: {_tail(error)}") from error
+    except CellTimeoutError as error:
+        raise LabFailed(f"cell {reached} of {len(code)}: it ran for over {CELL_TIMEOUT} s") from error
+    except DeadKernelError as error:
+        raise LabFailed(f"cell {reached} of {len(code)}: its Python process ended (a crash, such as an access "
+                        "outside memory, or no memory left)") from error
+    except RuntimeError as error:
+        raise LabFailed(f"its Python process did not start: {error}") from error
+    finally:
+        progress.stop_task(task)
+        _write(notebook, EXECUTED / path.name)
     if save:
         _write(notebook, path)
 
 
-async def _execute(notebook: nbformat.NotebookNode, folder: Path, log: Path, starts: Callable) -> None:
-    """Run all cells with `folder` as the working folder, calling `starts(cell)` before each.
-
-    Ctrl-C shuts the kernel down in order and raises KeyboardInterrupt.
-    """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    interrupted = False
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
-        task.cancel()
-
+async def _execute(notebook: nbformat.NotebookNode, folder: Path, log: Path, starts: Callable, interrupt: Callable) -> None:
+    """Runs all cells with `folder` as the working folder, calling `starts(cell)` before each, and `interrupt` at Ctrl-C."""
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     # nbclient's own signal handler ends the kernel without a word, so ours replaces it once that is set.
+    loop = asyncio.get_running_loop()
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_manager_class=ThisPython, record_timing=False,
                             resources={"metadata": {"path": str(folder)}},
                             on_notebook_start=lambda notebook: loop.add_signal_handler(signal.SIGINT, interrupt),
                             on_cell_start=lambda cell, cell_index: starts(cell))
-    try:
-        await client.async_execute(env={**os.environ, "LABKIT_LOG": str(log), "PYTHONPATH": path})
-    except (asyncio.CancelledError, DeadKernelError):  # nbclient takes a cancelled cell for a dead kernel
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
+    await client.async_execute(env={**os.environ, "LABKIT_LOG": str(log), "PYTHONPATH": path})
 
 
 def _tail(error: CellExecutionError) -> str:
@@ -186,14 +202,14 @@ def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
     os.replace(file.name, path)
 
 
-def _closing_table(log: Path, failures: dict[str, str], seconds: dict[str, float]) -> Table:
+def _closing_table(log: Path, ended: list[_Ended]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="What the labs checked and measured", title_justify="left")
     for column in ("lab", "kind", "what", "outcome", "backend"):
         table.add_column(column, overflow="fold")
     for line in log.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         table.add_row(*(escape(str(entry[key] or "")) for key in ("lab", "kind", "name", "outcome", "backend")))
-    for lab, took in seconds.items():
-        outcome = f"[red]{escape(failures[lab])}" if lab in failures else f"{took:.1f} s"
-        table.add_row(escape(lab), "run", "top to bottom", outcome, "")
+    for lab in ended:
+        outcome = f"[red]{escape(lab.failure)}" if lab.failure else f"{lab.seconds:.1f} s"
+        table.add_row(escape(lab.name), "run", "top to bottom", outcome, "")
     return table

@@ -31,9 +31,9 @@ class Stage:
         notebook.metadata.kernelspec = {"name": "a kernel that is not registered here", "display_name": "?"}
         nbformat.write(notebook, self.labs / f"{name}.ipynb")
 
-    def run(self, *names, save=False):
+    def run(self, *names, save=False, jobs=1):
         text = io.StringIO()
-        status = labs.run(list(names), save=save, console=Console(file=text, width=200))
+        status = labs.run(list(names), save=save, jobs=jobs, console=Console(file=text, width=200))
         self.said = text.getvalue()
         return status
 
@@ -119,6 +119,42 @@ def test_an_interruption_ends_the_kernel_and_the_labs_after_it(stage):
     assert "Interrupted in 01_long" in stage.said and not (stage.executed / "02_after.ipynb").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int((stage.labs / "kernel").read_text()), 0)
+
+
+MEET = """\
+import pathlib, time
+pathlib.Path("{mine}").touch()
+until = time.monotonic() + {seconds}
+while not pathlib.Path("{other}").exists() and time.monotonic() < until:
+    time.sleep(0.05)
+print(pathlib.Path("{other}").exists())
+"""
+
+
+@pytest.mark.parametrize("backend, met", [("host", "True"), ("cuda", "False")])
+def test_two_labs_run_side_by_side_but_never_on_a_gpu(stage, monkeypatch, backend, met):
+    monkeypatch.setattr(labs.machine, "backend", lambda: backend)
+    seconds = 60 if met == "True" else 1
+    stage.add("01_one", MEET.format(mine="one", other="two", seconds=seconds))
+    stage.add("02_two", MEET.format(mine="two", other="one", seconds=seconds))
+    assert stage.run(jobs=2) == 0
+    assert texts(stage.executed / "01_one.ipynb").strip() == met
+    assert "2 of 2 labs ran to their end" in stage.said
+
+
+def test_an_interruption_ends_both_labs_that_run_side_by_side(stage, monkeypatch):
+    monkeypatch.setattr(labs.machine, "backend", lambda: "host")
+    kernel = "import os, pathlib, signal, time\npathlib.Path('{}').write_text(str(os.getpid()))\n"
+    stage.add("01_waits", kernel.format("first") + "time.sleep(60)")
+    stage.add("02_stops", kernel.format("second") + "while not pathlib.Path('first').exists():\n    time.sleep(0.05)\n"
+                          "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)")
+    stage.add("03_after", "1")
+    assert stage.run(jobs=2) == 130
+    assert "Interrupted in 01_waits" in stage.said and "Interrupted in 02_stops" in stage.said
+    assert not (stage.executed / "03_after.ipynb").exists()
+    for name in ("first", "second"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((stage.labs / name).read_text()), 0)
 
 
 @pytest.mark.parametrize("name", ["02", "02_second", "labs/02_second.ipynb"])

@@ -63,7 +63,7 @@ def test_requirements_name_what_the_set_up_and_the_book_rest_on():
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_make_runs_the_command_of_the_same_name(name):
     shown = subprocess.run(["make", "-n", name, "PYTHON=some python"], cwd=REPOSITORY, capture_output=True, text=True,
-                           env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")})
+                           env={key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "ARGS"})
     assert shown.stdout.split() == ["some", "python", "-m", "labkit", name], shown.stderr
     assert command_line._parse([name])[0].command == name
 
@@ -90,7 +90,7 @@ def test_ci_runs_the_labs_the_book_and_last_the_tests():
     script = REPOSITORY / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     lines = [line for line in script.read_text().splitlines() if line.startswith("make ")]
-    assert lines == ["make labs", "make book", "make test"] and "set -euo pipefail" in script.read_text()
+    assert lines == ['make labs ARGS="--jobs 2"', "make book", "make test"] and "set -euo pipefail" in script.read_text()
 
 
 def test_no_name_of_labkit_is_also_a_module_of_it():
