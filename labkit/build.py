@@ -219,6 +219,8 @@ def _first_error(output: str, work: Path) -> str:
     log.write_text(output, encoding="utf-8")
     explained = host.explain(output)
     errors = [line.strip() for line in explained.splitlines() if re.search(r"\berror\b\s*:|\berror #|fatal", line)]
+    # The compiler's advice to override its own check is not ours, and cut off.
+    errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
     first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
     remedy = next((f"\nTo mend it: {advice}." for words, advice in _REMEDIES.items() if words in output), "")
     return f"{first}{remedy}\n(the compiler's whole output: {_short(log)})"

@@ -217,8 +217,10 @@ def _said(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> 
         return f"waits and says nothing; ended after {PATIENCE} s"
     except Exception as error:  # whatever it is, it is what a user would have seen
         lines = [line for line in str(error).splitlines() if line.strip()]
-        told = _plain(lines[0] if isinstance(error, build.BuildError) else lines[-1], folder)
-        return f"{type(error).__name__}: {told}" + (f" ({len(lines)} lines)" if len(lines) > 1 else "")
+        if isinstance(error, build.BuildError):
+            return f"BuildError: {_plain(' '.join(line for line in lines if not line.startswith('(')), folder)}"
+        told = f"{type(error).__name__}: {_plain(lines[-1], folder)}"
+        return told if len(lines) == 1 else f"{told} (the last of {len(lines)} lines)"
     finally:
         signal.alarm(0)
 
@@ -246,7 +248,7 @@ def _labkit(folder: Path, fault: Fault) -> str:
 
 
 def _plain(text: str, folder: Path) -> str:
-    return re.sub(r"/\S*/(?=[\w.+-]+)", "…/", text.replace(str(folder), "…").strip())
+    return re.sub(r"[/…]\S*/(?=[\w.+-]+)", "…/", text.replace(str(folder), "…").strip())
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
              "cold, of the slowest": figures.percent(cold / slowest), "needs": RUNGS[rung].needs,
              "gives up": RUNGS[rung].gives_up} for rung, (cold, warm, imports) in measured.items()]
     results.note("measured", "from source to the first launch", f"{len(rows)} ways, cold and warm")
-    keep({name: results.table_of("From source to the first launch, the same kernel", rows)})
+    drawn = {"columns": ["cold, s", "warm, s"], "label": "seconds from source to the first launch", "scale": "log"}
+    keep({name: results.table_of("From source to the first launch, the same kernel", rows, bars=drawn)})
     return rows
 
 

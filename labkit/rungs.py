@@ -93,10 +93,9 @@ def _inline(folder: Path) -> Function:
     with build.tools_on_path():
         cpp_extension.CUDA_HOME = str(machine.cuda_home())
         return cpp_extension.load_inline(
-            "builds_inline", ['#include "binding.h"\nauto gelu_one = gelu_one_of;'], ['#include "gelu_one.cu"'],
-            functions=["gelu_one"], extra_cflags=flags, extra_cuda_cflags=cuda_flags,
+            "builds_inline", ['#include "binding.h"'], ['#include "gelu_one.cu"'], functions=["gelu_one_of"], extra_cflags=flags, extra_cuda_cflags=cuda_flags,
             extra_include_paths=list(map(str, INCLUDE)), build_directory=str(folder),
-            with_cuda=True).gelu_one
+            with_cuda=True).gelu_one_of
 
 
 def _flags(stable: bool = False) -> tuple[list[str], list[str]]:
