@@ -1,8 +1,8 @@
 """`provoke`: what goes wrong around a build, provoked; what torch's `load` says to it, what labkit's, and what comes after.
 
-    python -m labkit.build_faults torch|labkit FAULT FOLDER    tries, mends the fault, tries again; prints both as JSON
+    python -m labkit.build_faults torch|labkit FOLDER FAULT...    tries, mends the fault, tries again; prints all as JSON
 
-Each fault lives in the environment of a process of its own and in a folder that goes afterwards: nothing of this machine
+The faults live in the environment of a process of their own and in a folder that goes afterwards: nothing of this machine
 and nothing of this session changes.
 """
 
@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -24,14 +25,16 @@ from pathlib import Path
 from typing import Callable
 
 import torch
+from torch.utils import cpp_extension
 
 import labkit
 from labkit import REPOSITORY, build, machine, results
+from labkit.environment import environment
 from labkit.report import keep, show_recorded
 
 PATIENCE = 12  # seconds for a try that may wait for ever; a build of these sources takes three
 LIMIT = 300  # for a process that tries twice
-_PYTHON = sys.executable
+_PYTHON, _TORCH = sys.executable, torch.__version__
 
 _CPU_SOURCE = '#include <system.h>\nextern "C" int value() { return VALUE; }\n'
 _GPU_SOURCE = """\
@@ -90,7 +93,7 @@ def _script(path: Path, text: str) -> str:
 
 
 def _other_nvcc(folder: Path) -> dict[str, str]:
-    """A toolkit that is the real one, but says that it is two releases older."""
+    """A toolkit that is the real one, but says that it is two major releases older."""
     real, home = machine.cuda_home(), folder / "cuda"
     home.mkdir()
     for part in real.iterdir():
@@ -115,9 +118,9 @@ def _other_architecture(folder: Path) -> dict[str, str]:
 
 def _locks(folder: Path) -> list[Path]:
     """The files by which torch and labkit tell other processes that they build."""
-    backend = machine.backend()
-    key = build.fingerprint("copy", backend, sum(build.flags(backend, version=1), []))
-    place = build.BUILD_ROOT / "copy"
+    (name, version), backend = _operator(FAULTS[LOCK]), machine.backend()
+    key = build.fingerprint(name, backend, sum(build.flags(backend, version), []))
+    place = build.BUILD_ROOT / name
     place.mkdir(parents=True, exist_ok=True)
     return [folder / "torch" / "lock", place / f"{backend}-{key}.lock"]
 
@@ -127,14 +130,20 @@ def _upgrade_torch(folder: Path) -> None:
     torch.__version__ = "another"
 
 
+def _restore_torch(folder: Path) -> None:
+    torch.__version__ = _TORCH
+
+
+LOCK = "a lock that a killed build has left"
 FAULTS = {fault.name: fault for fault in [
     Fault("ninja is not on PATH", _without_ninja),
     Fault("ninja is not installed", _without_ninja, then=lambda folder: setattr(sys, "executable", str(folder / "python")),
           mend=lambda folder: setattr(sys, "executable", _PYTHON)),
     Fault("CXX names no compiler", lambda folder: {"CXX": "g++-98"}),
-    Fault("a lock that a killed build has left", then=lambda folder: [lock.touch() for lock in _locks(folder)],
+    Fault(LOCK, then=lambda folder: [lock.touch() for lock in _locks(folder)],
           mend=lambda folder: [lock.unlink(missing_ok=True) for lock in _locks(folder)]),
-    Fault("torch was upgraded, the cache was not", before=True, then=_upgrade_torch, due=2),
+    Fault("torch was upgraded, the cache was not", before=True, then=_upgrade_torch, due=2,
+          mend=_restore_torch),
     Fault("CUDA_HOME names no toolkit", lambda folder: {"CUDA_HOME": str(folder / "nowhere")}, gpu=True),
     Fault("nvcc is of another CUDA than torch", _other_nvcc, gpu=True),
     Fault("the C++ compiler is too new for nvcc", _new_compiler, gpu=True),
@@ -161,48 +170,42 @@ def provoke(name: str, faults: tuple[str, ...] | None = None) -> list[dict]:
         raise ValueError(f"faults has {unknown[0]!r}; on this machine there are {', '.join(possible)}")
     if not on_gpu and results.session().lab is not None:
         show_recorded([name], "Faults around a build")
-    # Two at a time: most of what they do is wait for a compiler.
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(_outcomes, [(who, fault) for fault in chosen for who in ("torch", "labkit")]))
-    rows = [{"fault": fault, "torch's load()": torchs[0], "once mended": torchs[1], "labkit.load": ours[0],
-             "once mended, labkit": ours[1]} for fault, torchs, ours in zip(chosen, outcomes[::2], outcomes[1::2])]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        torchs, ours = pool.map(_outcomes, ("torch", "labkit"), (chosen, chosen))
+    rows = [{"fault": fault, "torch's load()": by_torch[0], "once mended": by_torch[1], "labkit.load": by_labkit[0],
+             "once mended, labkit": by_labkit[1]} for fault, by_torch, by_labkit in zip(chosen, torchs, ours)]
     results.note("exact", "Faults around a build", f"{len(rows)} provoked")
     keep({name: results.table_of("Faults around a build, provoked", rows)})
     return rows
 
 
-def _outcomes(which: tuple[str, str]) -> tuple[str, str]:
-    """What the first try did, and the one after the fault was mended."""
+def _outcomes(who: str, faults: list[str]) -> list[tuple[str, str]]:
+    """For each fault what the first try did, and the one after it was mended."""
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
-        changed = FAULTS[which[1]].prepare(Path(folder))
-        sound = {name: os.environ.get(name) for name in changed}
         done = subprocess.run(
-            [sys.executable, "-m", "labkit.build_faults", *which, folder, json.dumps(sound)], capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": path, "LABKIT_BUILD": str(Path(folder) / "labkit"), **changed}, timeout=LIMIT)
+            [sys.executable, "-m", "labkit.build_faults", who, folder, *faults], capture_output=True, text=True, timeout=LIMIT,
+            env={**os.environ, "PYTHONPATH": path, "LABKIT_BUILD": str(Path(folder) / "labkit")})
     if done.returncode:
-        raise RuntimeError(f"{': '.join(which)}: {done.stderr.strip()[-2000:]}")
-    first, second = json.loads(done.stdout.splitlines()[-1])
-    return first, second
+        raise RuntimeError(f"{who}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 # -- the child ----------------------------------------------------------------------------------------------
 
-def _task(who: str, fault: Fault, folder: Path, sound: dict[str, str | None]) -> list[str]:
+def _task(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> tuple[str, str]:
     for part in ("torch", "system"):
-        (folder / part).mkdir()
+        (folder / part).mkdir(parents=True)
     (folder / "system" / "system.h").write_text("#define VALUE 1\n", encoding="utf-8")
     (folder / f"source.{'cu' if fault.gpu else 'cpp'}").write_text(_GPU_SOURCE if fault.gpu else _CPU_SOURCE, encoding="utf-8")
-    attempt = _torch if who == "torch" else _labkit
     if fault.before:
         attempt(folder, fault)
-    fault.then(folder)
-    first = _said(attempt, folder, fault)
-    os.environ.update({name: value for name, value in sound.items() if value is not None})
-    for name in (name for name, value in sound.items() if value is None):
-        del os.environ[name]
+    with environment(**fault.prepare(folder)):
+        importlib.reload(cpp_extension)  # it looks for the toolkit when it is imported, and never again
+        fault.then(folder)
+        first = _said(attempt, folder, fault)
     fault.mend(folder)
-    return [first, _said(attempt, folder, fault)]
+    return first, _said(attempt, folder, fault)
 
 
 def _said(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> str:
@@ -226,11 +229,8 @@ def _said(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> 
 
 
 def _torch(folder: Path, fault: Fault) -> str:
-    from torch.utils import cpp_extension
-
-    source = next(folder.glob("source.*"))
-    cpp_extension.load("tried", str(source), build_directory=str(folder / "torch"), with_cuda=fault.gpu,
-                       extra_cflags=["-isystem", str(folder / "system")], is_python_module=False)
+    cpp_extension.load(folder.name, str(next(folder.glob("source.*"))), build_directory=str(folder / "torch"),
+                       extra_cflags=["-isystem", str(folder / "system")], with_cuda=fault.gpu, is_python_module=False)
     library = ctypes.CDLL(str(max((folder / "torch").glob("*.so"), key=lambda path: path.stat().st_mtime_ns)))
     value = library.value()
     if value == fault.due:
@@ -243,13 +243,22 @@ def _torch(folder: Path, fault: Fault) -> str:
 
 def _labkit(folder: Path, fault: Fault) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as told:
-        labkit.load("copy", version=1)
+        labkit.load(*_operator(fault))
     return "works, built again" if fault.before and " built for " in told.getvalue() else "works"
 
 
+def _operator(fault: Fault) -> tuple[str, int]:
+    """An operator and a version, which no other fault builds."""
+    names = [("copy", version) for version in range(1, 6)] + [("transpose", version) for version in range(1, 5)]
+    return names[list(FAULTS).index(fault.name)]
+
+
 def _plain(text: str, folder: Path) -> str:
-    return re.sub(r"[/…]\S*/(?=[\w.+-]+)", "…/", text.replace(str(folder), "…").strip())
+    text = text.replace(str(folder), "…").replace(folder.name, "tried")
+    return re.sub(r"[/…]\S*/(?=[\w.+-]+)", "…/", text.strip())
 
 
 if __name__ == "__main__":
-    print(json.dumps(_task(sys.argv[1], FAULTS[sys.argv[2]], Path(sys.argv[3]), json.loads(sys.argv[4]))))
+    _folder = Path(sys.argv[2])
+    print(json.dumps([_task({"torch": _torch, "labkit": _labkit}[sys.argv[1]], _folder / f"tried{_number}", FAULTS[_name])
+                      for _number, _name in enumerate(sys.argv[3:])]))
