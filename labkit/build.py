@@ -28,7 +28,7 @@ from labkit.operator import Operator, kernels, listed_versions, python_part, sou
 BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
-_CXX_FLAGS = ["-O1", "-std=c++20", "-DTORCH_TARGET_VERSION=0x0209000000000000"]
+CXX_FLAGS = ["-O1", "-std=c++20", "-DTORCH_TARGET_VERSION=0x0209000000000000"]
 
 # op.py counts as well: it registers gradients for the namespace of a build, and that can be done once.
 _SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
@@ -117,11 +117,11 @@ def _flags(backend: str, version: int | None) -> tuple[list[str], list[str]]:
     """(flags of the C++ compiler, flags of nvcc)."""
     chosen = [f"-DBUILD_VERSION={version}"] if version else []
     if backend != "cuda":
-        return [*_CXX_FLAGS, *host.CXX_FLAGS, *chosen, *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
+        return [*CXX_FLAGS, *host.CXX_FLAGS, *chosen, *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
     sm = machine.gpu()["capability"].replace(".", "")
     # -lineinfo lets profilers and compute-sanitizer name source lines; it costs nothing at run time. Warning 177 is
     # about constants of the versions that are left out.
-    return ([*_CXX_FLAGS, "-DUSE_CUDA"],
+    return ([*CXX_FLAGS, "-DUSE_CUDA"],
             ["-std=c++20", f"-gencode=arch=compute_{sm},code=sm_{sm}", "-lineinfo", "-diag-suppress=177", *chosen])
 
 
