@@ -25,6 +25,10 @@
     trains_alike({...})   whether a small model learns alike with each variant of an activation
     step_share(name, ...) an activation's share of a training step; share_over: in models of several sizes
     amdahl(name, ...)     what such a share allows, beside what was measured
+    wheel(name)           the operator as a package with its compiled libraries, which nobody has to compile
+    try_wheels(name)      such packages installed and run with this Python and others, without a compiler
+    architectures(name, {...})   the GPUs that a binary holds code for
+    runs_on(name, archs)  which GPU runs what was compiled for which, by the rule `compatible`, and tried
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -43,6 +47,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
+         "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
+         "compatible": "binaries",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

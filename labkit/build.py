@@ -85,7 +85,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     what = f"version {version}" if version else f"{len(held)} versions"
     how = "built" if built else "reused, built"
     print(f"{name}: {what} {how} for {_target(backend)}, {'first launch' if launch else 'ready'} after {seconds:.1f} s, "
-          f"in {_short(folder)}")
+          f"in {short(folder)}")
     if built and launch:
         _report(f"{name}, {what}", seconds)
     _loaded[key] = operator
@@ -107,7 +107,8 @@ def _target(backend: str) -> str:
     return f"sm_{gpu['capability'].replace('.', '')}"
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """A path as a reader finds it: from the repository, where it lies in there."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(REPOSITORY))
     return str(path)
@@ -202,4 +203,4 @@ def _first_error(output: str, work: Path) -> str:
     explained = host.explain(output)
     errors = [line.strip() for line in explained.splitlines() if re.search(r"\berror\b\s*:|\berror #|fatal", line)]
     first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
-    return f"{first}\n(the compiler's whole output: {_short(log)})"
+    return f"{first}\n(the compiler's whole output: {short(log)})"
