@@ -37,7 +37,7 @@ SOURCE = operator.source_path(OPERATOR)
 VERSION = max(operator.listed_versions(SOURCE.read_text(encoding="utf-8")))
 INCLUDE = [operator.kernels() / "include", SOURCE.parent]
 TORCH = Path(torch.__file__).parent
-NVCC = machine.find_nvcc()
+NVCC, CXX = machine.find_nvcc(), machine.find_cxx() or "c++"
 
 FLAGS = [*build.CXX_FLAGS, f"-DNAMESPACE={PACKAGE}", f"-DBUILD_VERSION={VERSION}"]
 # Messages name a source file by its path; what lies on this machine before it is nobody's business.
@@ -80,7 +80,7 @@ def compile_cpu(library: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
         source = host.transform_into(Path(work), SOURCE, [*map(str, INCLUDE)])
         folders = [work, host.INCLUDE_DIR, *INCLUDE, TORCH / "include"]
-        run(machine.find_cxx() or "c++", "-shared", "-fPIC", *FLAGS, *host.CXX_FLAGS, *PLAIN_PATHS,
+        run(CXX, "-shared", "-fPIC", *FLAGS, *host.CXX_FLAGS, *PLAIN_PATHS,
             f"-ffile-prefix-map={work}/=", *(f"-I{folder}" for folder in folders), f"-L{TORCH / 'lib'}",
             source, SOURCE.parent / "binding.cpp", *(f"-Wl,{flag}" for flag in LIBRARIES), "-o", library)
 
@@ -92,11 +92,11 @@ class BuildLibraries(build_py):
         super().run()
         package = Path(self.build_lib) / PACKAGE
         shutil.copy(SOURCE.parent / "op.py", package)
-        compile_cpu(package / "_cpu.so")
         flags = []
         if NVCC:
             compile_cuda(package / "_cuda.so")
             flags = targets()
+        compile_cpu(package / "_cpu.so")
         built = {"torch": torch.__version__, "cuda": machine.nvcc_version(), "python": platform.python_version(),
                  "sass": named("sm", flags), "ptx": named("compute", flags), "version": VERSION}
         (package / "built.json").write_text(json.dumps(built, indent=1) + "\n", encoding="utf-8")
@@ -116,9 +116,11 @@ class WithLibraries(Distribution):
 
 def version() -> str:
     """The release, and after "+" what it was built with and a hash over all that went into it."""
-    digest = hashlib.sha256(repr([FLAGS, targets() if NVCC else [], machine.nvcc_version()]).encode())
+    tools = [torch.__version__, platform.python_version(), machine.nvcc_version(), machine.output(CXX, "--version")]
+    digest = hashlib.sha256(repr([FLAGS, targets() if NVCC else [], tools]).encode())
     folders = [HERE, *INCLUDE, host.INCLUDE_DIR]
-    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    for path in [*files, *sorted(Path(host.__file__).parent.glob("host*.py"))]:
         if "__pycache__" not in path.parts:
             digest.update(path.name.encode() + path.read_bytes())
     toolkit = f"cuda{machine.nvcc_version()}" if NVCC else "cpu"

@@ -14,8 +14,8 @@ def compatible(architectures, gpu):
 
     SASS runs on the same major number and an equal or higher minor one. PTX runs on anything equal or newer. With an
     "a" at the end (sm_90a) either is for exactly that GPU, with an "f" for its family: equal or newer of the same major
-    number. Jetson's chips (8.7, 11.0) do not share SASS with others; that is not looked at. Nor is the driver: it has to be
-    as new as the CUDA release that the library was built with.
+    number. Jetson's chips (8.7, 11.0) do not share SASS with others; that is not looked at. Nor is the driver, which has to
+    know the CUDA release that the library was built with: its major number for SASS, the release itself for PTX.
 
     Returns "runs", "compiled by the driver" (at first use) or "no kernel image". Raises ValueError for another name.
     """
