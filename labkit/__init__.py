@@ -30,6 +30,10 @@
     ladder(name)          from source to the first launch in ten ways, cold and warm
     captured(name, op)    launches one by one, and as a CUDA graph
     provoke(name)         what goes wrong around a build, provoked and mended
+    wheel(name)           the operator as a package with its compiled libraries, which nobody has to compile
+    try_wheels(name)      such packages installed and run with this Python and others, without a compiler
+    architectures(name, {...})   the GPUs that a binary holds code for
+    runs_on(name, archs)  which GPU runs what was compiled for which, by the rule `compatible`, and tried
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -49,6 +53,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
+         "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
+         "compatible": "binaries",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

@@ -29,7 +29,7 @@ BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
-_CXX_FLAGS = ["-O1", "-std=c++20", STABLE_ABI]
+CXX_FLAGS = ["-O1", "-std=c++20", STABLE_ABI]
 
 # op.py counts as well: it registers gradients for the namespace of a build, and that can be done once.
 _SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
@@ -90,7 +90,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     what = f"version {version}" if version else f"{len(held)} versions"
     how = "built" if built else "reused, built"
     print(f"{name}: {what} {how} for {_target(backend)}, {'first launch' if launch else 'ready'} after {seconds:.1f} s, "
-          f"in {_short(folder)}")
+          f"in {short(folder)}")
     if built and launch:
         _report(f"{name}, {what}", seconds)
     _loaded[key] = operator
@@ -112,7 +112,8 @@ def _target(backend: str) -> str:
     return f"sm_{gpu['capability'].replace('.', '')}"
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """A path as a reader finds it: from the repository, where it lies in there."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(REPOSITORY))
     return str(path)
@@ -122,11 +123,11 @@ def flags(backend: str, version: int | None = None) -> tuple[list[str], list[str
     """(flags of the C++ compiler, flags of nvcc) for a backend; `version`: of this version of an operator alone."""
     chosen = [f"-DBUILD_VERSION={version}"] if version else []
     if backend != "cuda":
-        return [*_CXX_FLAGS, *host.CXX_FLAGS, *chosen, *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
+        return [*CXX_FLAGS, *host.CXX_FLAGS, *chosen, *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
     sm = machine.gpu()["capability"].replace(".", "")
     # -lineinfo lets profilers and compute-sanitizer name source lines; it costs nothing at run time. Warning 177 is
     # about constants of the versions that are left out.
-    return ([*_CXX_FLAGS, "-DUSE_CUDA"],
+    return ([*CXX_FLAGS, "-DUSE_CUDA"],
             ["-std=c++20", f"-gencode=arch=compute_{sm},code=sm_{sm}", "-lineinfo", "-diag-suppress=177", *chosen])
 
 
@@ -223,4 +224,4 @@ def _first_error(output: str, work: Path) -> str:
     errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
     first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
     remedy = next((f"\nTo mend it: {advice}." for words, advice in _REMEDIES.items() if words in output), "")
-    return f"{first}{remedy}\n(the compiler's whole output: {_short(log)})"
+    return f"{first}{remedy}\n(the compiler's whole output: {short(log)})"

@@ -48,7 +48,18 @@ def find_nvcc() -> Path | None:
     on_path = shutil.which("nvcc")
     candidates = [Path(home) / "bin" / "nvcc" for home in homes]
     candidates += [Path(on_path)] if on_path else []
-    candidates += [Path("/usr/local/cuda/bin/nvcc"), *_pypi_nvcc()]
+    candidates += [Path("/usr/local/cuda/bin/nvcc"), *_pypi_tools("nvcc")]
+    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+
+
+def find_cuda_tool(name: str) -> Path | None:
+    """Where a program of the CUDA toolkit is, such as "cuobjdump": beside nvcc, on PATH, then PyPI's package.
+
+    None where there is none.
+    """
+    home, on_path = cuda_home(), shutil.which(name)
+    candidates = [home / "bin" / name] if home else []
+    candidates += [*([Path(on_path)] if on_path else []), *_pypi_tools(name)]
     return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
 
 
@@ -165,8 +176,8 @@ def _torch_sees_gpu() -> bool:
     return torch.version.cuda is not None and torch.cuda.is_available()
 
 
-def _pypi_nvcc() -> list[Path]:
-    return sorted((path for folder in _pypi_nvidia() for path in Path(folder).glob("cu*/bin/nvcc")), reverse=True)
+def _pypi_tools(name: str) -> list[Path]:
+    return sorted((path for folder in _pypi_nvidia() for path in Path(folder).glob(f"cu*/bin/{name}")), reverse=True)
 
 
 def _pypi_nvidia() -> list[str]:

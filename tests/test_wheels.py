@@ -1,0 +1,232 @@
+"""`labkit.wheel` and the package that it builds: what is in it, where it runs, and what it says where it does not."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from packaging.utils import parse_wheel_filename
+
+import labkit
+from labkit import build, machine, wheels
+
+needs_nvcc = pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+
+
+def target():
+    """One architecture: that of the GPU here, or an H100's."""
+    return (machine.gpu() or {"capability": "9.0"})["capability"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A wheel for one architecture and its PTX."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "BUILD_ROOT", tmp_path_factory.mktemp("wheels"))
+        return wheels.wheel("gelu", arch=f"{target()}+PTX")
+
+
+@pytest.fixture(scope="module")
+def package(built, tmp_path_factory):
+    """The wheel unpacked; the folder that gelu_op lies in."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    zipfile.ZipFile(built).extractall(folder)
+    return folder
+
+
+def imported(folder, before="", after=""):
+    """Imports gelu_op from `folder` in a fresh process, between other lines of Python."""
+    return subprocess.run([sys.executable, "-c", f"import torch\n{before}\nimport gelu_op\n{after}"], cwd=folder,
+                          env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
+
+
+def pretend_gpu(major, minor):
+    """Lines after which torch seems to see a GPU."""
+    return ("torch.version.cuda = '13.0'; torch.cuda.is_available = lambda: True; "
+            f"torch.cuda.get_device_capability = lambda *device: ({major}, {minor})")
+
+
+def test_the_name_is_of_a_platform_and_of_no_python_and_says_what_it_was_built_with(built):
+    name, version, _, tags = parse_wheel_filename(built.name)
+    assert name == "gelu-op" and str(version.public) == "0.1"
+    (tag,) = tags
+    assert (tag.interpreter, tag.abi) == ("py3", "none") and tag.platform != "any"
+    assert version.local.startswith(f"torch{torch.__version__.split('+')[0]}.")
+    assert re.search(r"\.h[0-9a-f]{8}$", version.local)
+
+
+def test_it_holds_the_operators_own_python_part_and_the_latest_version(built, package):
+    names = {name for name in zipfile.ZipFile(built).namelist() if name.startswith("gelu_op/")}
+    cuda = {"gelu_op/_cuda.so"} if machine.find_nvcc() else set()
+    assert names == cuda | {f"gelu_op/{name}" for name in ("__init__.py", "compatibility.py", "op.py", "_cpu.so", "built.json")}
+    assert (package / "gelu_op" / "op.py").read_bytes() == (labkit.REPOSITORY / "kernels" / "gelu" / "op.py").read_bytes()
+    header = re.findall(r"^//\s+v(\d+)", (labkit.REPOSITORY / "kernels" / "gelu" / "gelu.cu").read_text(), re.MULTILINE)
+    assert json.loads((package / "gelu_op" / "built.json").read_text())["version"] == max(map(int, header))
+
+
+def test_nothing_in_it_needs_or_names_the_machine_that_built_it(package):
+    home = machine.cuda_home()
+    places = [str(labkit.REPOSITORY), os.path.dirname(torch.__path__[0]), *([str(home.resolve())] if home else [])]
+    for path in (package / "gelu_op").iterdir():
+        for place in places:
+            assert place.encode() not in path.read_bytes(), (path.name, place)
+    for path in (package / "gelu_op").glob("*.py"):
+        assert not re.search(r"^\s*(import|from) labkit", path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="readelf is not installed")
+def test_its_libraries_ask_for_torch_by_name_and_for_no_cuda_runtime_and_no_path(package):
+    for library in (package / "gelu_op").glob("*.so"):
+        dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+        needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
+        assert "libtorch.so" in needed
+        assert [name for name in needed if name.startswith(("libcuda", "libc10", "libtorch_", "libpython"))] == []
+        assert "RPATH" not in dynamic and "RUNPATH" not in dynamic
+        # The stable ABI: of torch's C++ symbols, whose names change from release to release, not one.
+        symbols = subprocess.run(["readelf", "-W", "--dyn-syms", library], capture_output=True, text=True, check=True).stdout
+        taken = re.findall(r"\bUND (\S+)", symbols)
+        assert any(name.startswith("aoti_torch_") for name in taken)
+        assert [name for name in taken if re.match(r"_ZNK?\d*(2at|3c10|5torch)", name)] == []
+
+
+def test_it_runs_where_there_is_neither_compiler_nor_repository(built, session, capsys):
+    session()
+    others = os.environ.get("LABKIT_PYTHONS", "").count(os.pathsep) + bool(os.environ.get("LABKIT_PYTHONS"))
+    rows = labkit.try_wheels("tried", [built])
+    assert len(rows) == 1 + others
+    assert [row["outcome"] for row in rows] == ["right"] * len(rows)
+    # The best that bfloat16 can do is half a unit; no error at all would mean that nothing was compared.
+    assert all(0.45 < row["largest error, ULP"] <= wheels.ALLOWED for row in rows)
+    assert session().tables["tried"]["rows"] == rows and rows[0]["outcome"] in capsys.readouterr().out
+
+
+def wheel_with(tmp_path, built, replace):
+    """A copy of the wheel in which some files have another content."""
+    copy = tmp_path / built.name
+    with zipfile.ZipFile(built) as old, zipfile.ZipFile(copy, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, replace(name, old.read(name)))
+    return copy
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("    return gelu\n", "    return lambda x: gelu(x) * 1.01\n", "wrong: an error of more than 0.6 ULP"),
+    ("return backward(grad, x, ctx.version), None", "return 2 * grad, None", "wrong: an error of more than 0.6 ULP"),
+    ("import math\n", "import math\nimport labkit\n", "ModuleNotFoundError: import of labkit halted"),
+    ("import math\n", "import math, os\nos.abort()\n", "ended by signal 6"),
+])
+def test_a_package_with_a_fault_is_not_called_right(built, session, tmp_path, monkeypatch, old, new, said):
+    monkeypatch.delenv("LABKIT_PYTHONS", raising=False)
+
+    def edit(name, content):
+        assert name != "gelu_op/op.py" or old.encode() in content
+        return content.replace(old.encode(), new.encode(), 1) if name == "gelu_op/op.py" else content
+
+    (row,) = labkit.try_wheels("tried", [wheel_with(tmp_path, built, edit)])
+    assert row["outcome"].startswith(said)
+
+
+def test_a_python_that_does_not_take_the_wheel_is_told_by_pip(built, session, tmp_path):
+    other = tmp_path / built.name.replace("py3-none", "cp38-cp38")
+    shutil.copy(built, other)
+    (row,) = labkit.try_wheels("tried", [other])[:1]
+    assert row["outcome"].startswith("ERROR:") and row["largest error, ULP"] is None
+
+
+def test_what_cannot_be_tried_is_named(built, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r'no wheel of gelu_op in .*; make one with labkit.wheel\("gelu"\)'):
+        labkit.try_wheels("tried")
+    with pytest.raises(FileNotFoundError, match="no Python at .*nowhere"):
+        labkit.try_wheels("tried", [built], pythons=[tmp_path / "nowhere"])
+    strange = wheel_with(tmp_path, built, lambda name, content: content).rename(tmp_path / "strange.whl")
+    with zipfile.ZipFile(strange, "w") as empty:
+        empty.writestr("other/built.json", "{}")
+    with pytest.raises(ValueError, match="strange.whl holds no gelu_op/built.json"):
+        labkit.try_wheels("tried", [strange])
+
+
+def test_without_nvcc_the_package_holds_the_cpus_library_alone(session, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    # find_nvcc also looks at a fixed place, so in the build it is told that there is none.
+    (tmp_path / "sitecustomize.py").write_text("import labkit.machine\nlabkit.machine.find_nvcc = lambda: None\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(labkit.REPOSITORY)]))
+    carried = tmp_path / "wheels" / "gelu_op-0.1+torch2.9.0.cuda12.6.hdeadbeef-py3-none-linux_x86_64.whl"
+    carried.parent.mkdir()
+    carried.write_bytes(b"from another machine")
+    made = wheels.wheel("gelu")
+    assert "the CPU alone, since there is no nvcc here" in capsys.readouterr().out
+    assert wheels.built_with(made)["cuda"] is None and ".cpu." in made.name
+    assert "gelu_op/_cuda.so" not in zipfile.ZipFile(made).namelist()
+    assert carried.read_bytes() == b"from another machine" and sorted(carried.parent.iterdir()) == sorted([carried, made])
+    monkeypatch.setenv("PYTHONPATH", "")
+    if machine.gpu() is None:
+        assert labkit.try_wheels("tried", [made])[0]["outcome"] == "right"
+
+
+def test_what_cannot_be_built_is_said_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no recipe for 'relu' .there is one for: gelu."):
+        labkit.wheel("relu")
+    kernels = tmp_path / "kernels"
+    shutil.copytree(labkit.REPOSITORY / "kernels", kernels)
+    (kernels / "gelu" / "binding.cpp").write_text("this_is_no_type broken;")
+    monkeypatch.setenv("LABKIT_KERNELS", str(kernels))
+    with pytest.raises(build.BuildError, match=r"\Agelu_op: .*binding.cpp:1.*this_is_no_type"):
+        labkit.wheel("gelu", arch=target())
+
+
+@needs_nvcc
+def test_an_architecture_that_does_not_exist_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    with pytest.raises(build.BuildError, match=r"Unknown CUDA arch \(4.2\)"):  # torch knows none
+        labkit.wheel("gelu", arch="4.2")
+    with pytest.raises(build.BuildError, match="Unsupported gpu architecture 'compute_35'"):  # nvcc no longer does
+        labkit.wheel("gelu", arch="3.5")
+
+
+@needs_nvcc
+def test_a_gpu_that_is_not_covered_is_named_with_what_to_do(package):
+    done = imported(package, before=pretend_gpu(7, 0))
+    sm = target().replace(".", "")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == (
+        f"ImportError: gelu_op holds code for sm_{sm}, compute_{sm}, and this GPU is sm_70: it can run none of that. Build "
+        'the wheel again with TORCH_CUDA_ARCH_LIST="7.0", or a list that has it.')
+
+
+@needs_nvcc
+@pytest.mark.skipif(machine.gpu() is not None, reason="the library does load where there is a GPU")
+def test_on_a_gpu_that_is_covered_it_is_cudas_library_that_is_loaded(package):
+    done = imported(package, before=pretend_gpu(*map(int, target().split("."))))
+    assert "_cuda.so" in done.stderr and "_cpu.so" not in done.stderr  # which this torch, without CUDA, cannot load
+
+
+def test_a_torch_that_is_too_old_is_named(package):
+    assert imported(package, before="torch.__version__ = '2.10.1+cu126'").returncode == 0
+    done = imported(package, before="torch.__version__ = '2.8.0+cu126'")
+    assert done.stderr.splitlines()[-1] == ("ImportError: gelu_op needs torch 2.9 or newer, and this is 2.8.0+cu126. Install "
+                                            "a newer torch.")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_package_computes_there(package):
+    done = imported(package, after="x = torch.ones(5, device='cuda', requires_grad=True); y = gelu_op.gelu(x); "
+                                   "y.sum().backward(); print(y.device.type, x.grad.device.type, y[0].item())")
+    device, of_gradient, value = done.stdout.split()
+    assert (device, of_gradient) == ("cuda", "cuda") and float(value) == pytest.approx(0.841192, abs=1e-6)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_package_for_another_one_says_so(tmp_path, session, monkeypatch):
+    if target() == "7.5":
+        pytest.skip("this GPU is of the one architecture that it is built for")
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    (row,) = labkit.try_wheels("tried", [labkit.wheel("gelu", arch="7.5")])[:1]
+    assert row["outcome"].startswith("ImportError: gelu_op holds code for sm_75, and this GPU is sm_")
