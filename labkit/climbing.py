@@ -30,7 +30,7 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
 
     A way runs in a fresh process in which torch is imported and the GPU is ready. Cold, it finds an empty cache; warm, its
     own of the run before. What it imports beside torch is timed apart. The result is checked against float64. A row a way:
-    cold and warm in seconds (the median of 3 where that is short), import, times as fast as the slowest, what it needs, what
+    cold and warm in seconds (on a GPU the median of 3 where that is short), import, times as fast as the slowest, what it needs, what
     it gives up. Without a GPU the recorded table is shown as well, and those run here that the CPU can: C++ bindings around
     the host backend. Raises Failed with the way's own error, ValueError for a way that there is not.
     """
@@ -63,7 +63,8 @@ def _seconds(value: float) -> float:
 def _measure(rung: str) -> tuple[float, float, float]:
     """(cold, warm, imports) in seconds."""
     cold, warm = [], []
-    while len(cold) < (REPEATS if not cold or cold[0]["launch"] < SHORT else 1):
+    repeats = REPEATS if machine.backend() == "cuda" else 1  # what the CPU's builds take is no figure of the book
+    while len(cold) < (repeats if not cold or cold[0]["launch"] < SHORT else 1):
         with tempfile.TemporaryDirectory() as folder:
             cold.append(_climb(rung, Path(folder)))
             warm.append(_climb(rung, Path(folder)))
