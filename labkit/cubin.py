@@ -51,11 +51,11 @@ class Kernel:
 class Cubin:
     """What `compile_cubin` returns.
 
-    made: "nvcc 13.0.88 for sm_90", and the flags that were added. path: the file. log: what nvcc and ptxas said, whole.
-    folders: where the sources lie. kernels: those in it.
+    made_by: "nvcc 13.0.88 for sm_90". path: the file. log: what nvcc and ptxas said, whole. folders: where the sources lie.
+    kernels: those in it.
     """
 
-    made: str
+    made_by: str
     path: Path
     log: str
     folders: tuple[Path, ...]
@@ -94,7 +94,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
     name: a folder of kernels/, such as "gelu". version: compile only this one; by default all. arch: as nvcc names it, such
     as "sm_90". flags: for nvcc, added to those of `load`, such as "-fmad=false". source: the text, or the path, of a .cu
-    file in place of the operator's; `name` then only names it.
+    file in place of the operator's; `name` then only names it. An edit of what lies beside that file does not count.
 
     Raises NoCompiler where nvcc is missing, or takes no C++ compiler that is here; build.BuildError, with the first error on
     top, when the source does not compile; FileNotFoundError for an unknown name, ValueError for an unknown version or what
@@ -117,7 +117,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
     shared = kernels().resolve() / "include"
     options = [*COMMON_NVCC_FLAGS, *build.nvcc_flags(arch, version), *flags]
-    beside = [] if isinstance(source, str) else build.sources_under(path.parent)
+    beside = build.sources_under(path.parent) if source is None else []
     key = build.digest([*beside, *build.sources_under(shared)], text, str(path), options, nvcc_version)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(source, str):
@@ -129,7 +129,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
         if not cubin.exists():
             _compile([str(nvcc), *options, "-Xptxas=-v", "-I", str(shared), str(path)], cubin)
     log = cubin.with_suffix(".log").read_text(encoding="utf-8")
-    return Cubin(" ".join([f"nvcc {nvcc_version} for {arch}", *flags]), cubin, log, (shared.parent, path.parent),
+    return Cubin(f"nvcc {nvcc_version} for {arch}", cubin, log, (shared.parent, path.parent),
                  tuple(_kernels(log, cubin.read_bytes())))
 
 

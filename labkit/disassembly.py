@@ -21,9 +21,10 @@ from typing import Sequence
 CLASSES = {
     "16 bytes": r"(LD|ST|LDG|STG|LDS|STS|LDGSTS)\.(\w+\.)*128\b",
     "local memory": r"(LDL|STL)\b",
-    "special function": r"MUFU\b",
+    "constant": r"HFMA2\S* \w+, -RZ, RZ,",  # nothing is multiplied: a way to put a constant into a register
     "conversion": r"(F2F|F2FP|F2I|F2IP|I2F|I2FP)\b|HADD2\.F32 \w+, -RZ,",  # the last: from half to float
-    "fused": r"(FFMA|DFMA|FFMA2|HFMA2)\b(?!\S* \w+, -RZ, RZ,)",  # without those that only set a register to a constant
+    "fused": r"(FFMA|DFMA|FFMA2|HFMA2)\b",
+    "special function": r"MUFU\b",
     "branch": r"(BRA|BRX|BRXU|JMP|JMX|CALL|RET)\b",
     "barrier": r"(BAR|WARPSYNC|MEMBAR|SYNCS)\b",
 }
@@ -41,7 +42,8 @@ class Instruction:
 
     address: in bytes from the start of its kernel.
     text: with its predicate and operands; the targets of branches are addresses: "@!P0 BRA 0x0340".
-    place: (file, line) of the innermost function of the repository that it came from; None in a routine.
+    place: (file, line) of the innermost function of the repository that it came from; None in a routine. What comes from
+        CUDA's own mathematics, such as tanhf, has no line: it counts to the line of the instruction before it.
     routine: the routine of CUDA's library that it belongs to, such as "__cuda_sm20_div_rn_f64_full"; "" for the kernel.
     """
 

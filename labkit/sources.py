@@ -21,7 +21,7 @@ from labkit import REPOSITORY
 
 PROBES = "kernels/probes.cu"
 LABEL = "sources"  # how the first output of a lab introduces the hash
-_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case)\(\s*["'](\w+)["']""")
+_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin)\(\s*["'](\w+)["']""")
 _PROBES = re.compile(r"\b(?:levels|in_flight)\(")  # what labkit/memory.py measures with kernels/probes.cu
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
