@@ -16,7 +16,8 @@
     empty_blocks(m, n)    starts m blocks of n threads that do nothing, on a GPU
     sm_limits(name)       what one SM of this GPU holds at a time
     sass(name, version, kernel)   a kernel's machine code beside its source, by nvcc; no GPU needed
-    sass_counts(name, {...})   what such code holds, counted: accesses by width, fused multiply-adds, special functions
+    sass_counts(name, {...})      what such code holds, counted: accesses by width, fused multiply-adds, special functions
+    compile_cubin(name, version)  what it is read from: registers, spills, shared memory of each kernel, and ptxas's words
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     owners(op, version)   which thread of which block writes each element
     schedules(op)         its result with threads and blocks in other orders

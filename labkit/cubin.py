@@ -19,12 +19,11 @@ from typing import Sequence
 from labkit import build, disassembly, machine
 from labkit.operator import kernels, listed_versions, source_path
 
-_HOW = "`python3 -m labkit setup` installs it on Linux"
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '\w+'")
 
 
 class NoCompiler(RuntimeError):
-    """A program that machine code is made or read with is not here, or does not work. The message says which, and what to do."""
+    """A program that machine code is made or read with is not here, or does not work; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,10 @@ class Cubin:
 
     def code(self, kernel: Kernel) -> list[disassembly.Instruction]:
         """The kernel's instructions with their source lines. NoCompiler where nvdisasm is missing."""
-        return self._code[kernel.symbol]
-
-    @functools.cached_property
-    def _code(self) -> dict[str, list[disassembly.Instruction]]:
         tool = machine.find_cuda_tool("nvdisasm")
         if tool is None:
-            raise NoCompiler(f"there is no nvdisasm here; {_HOW}")
-        done = subprocess.run([tool, "-c", "-gi", self.path], capture_output=True, text=True)
-        if done.returncode:
-            raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
-        return disassembly.parse(done.stdout, self.folders)
+            raise NoCompiler("there is no nvdisasm here (on Linux the set-up installs it)")
+        return _disassembled(tool, self.path, self.folders)[kernel.symbol]
 
 
 def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", flags: Sequence[str] = (),
@@ -111,7 +103,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
         raise ValueError(f"{name}: version is {version!r}; {path.name} lists {', '.join(map(str, versions)) or 'none'}")
     nvcc, nvcc_version = machine.find_nvcc(), machine.nvcc_version()
     if nvcc_version is None:
-        raise NoCompiler(f"{nvcc} does not work" if nvcc else f"there is no nvcc here; {_HOW}")
+        raise NoCompiler(f"{nvcc} does not work" if nvcc else "there is no nvcc here (on Linux the set-up installs it)")
 
     from torch.utils.cpp_extension import COMMON_NVCC_FLAGS  # a second of import, and only a compilation needs it
 
@@ -158,6 +150,14 @@ def _kernels(log: str, cubin: bytes) -> list[Kernel]:
         constant = sum(size for section, size in sizes.items() if re.fullmatch(rf"\.nv\.constant\d+\.{symbol}", section))
         found.append(Kernel(name, symbol, int(used[1]), *map(int, local.groups()), int(used[2] or 0), constant))
     return found
+
+
+@functools.lru_cache(maxsize=4)  # a cubin's name tells what is in it
+def _disassembled(tool: Path, cubin: Path, folders: tuple[Path, ...]) -> dict[str, list[disassembly.Instruction]]:
+    done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, text=True)
+    if done.returncode:
+        raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
+    return disassembly.parse(done.stdout, folders)
 
 
 def _section_sizes(elf: bytes) -> dict[str, int]:

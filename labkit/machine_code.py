@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable, Sequence
@@ -35,18 +36,20 @@ def sass(name: str, version: int | None, kernel: str, flags: Sequence[str] = (),
     """Shows one kernel's machine code beside the source lines that it came from, and keeps it as a record.
 
     name: a folder of kernels/. version: of its versions; None compiles all. kernel: words, set apart by blanks, that the
-    kernel's name holds and no other's: "v4:: Forward< bfloat16", "v4:: float>". flags: for nvcc, such as "-fmad=false". arch: such as
-    "sm_80"; by default that of the GPU here, else ARCH.
+    kernel's name holds and no other's: "v4:: Forward< bfloat16", "v4:: float>". flags: for nvcc, such as "-fmad=false". arch:
+    such as "sm_80"; by default that of the GPU here, else ARCH.
 
     Source lines come in the order of their first instruction; an instruction's address tells where it stands. Of functions
     that were inlined it is the innermost line in the repository. What comes from CUDA's own mathematics, such as tanhf, has
     no line: it stands with the line that came before it.
 
-    Returns the instructions. Without nvcc or nvdisasm the recorded listing is shown and [] returned. Raises what
-    `compile_cubin` does, and ValueError, with the names that there are, where the words fit no kernel or several.
+    The record is called what was asked for: "sass_gelu_v4_v4_forward_bfloat16". Returns the instructions. Without nvcc or
+    nvdisasm the recorded listing is shown and [] returned. Raises what `compile_cubin` does, and ValueError, with the names
+    that there are, where the words fit no kernel or several.
     """
     code = Code(name, version, kernel, tuple(flags))
-    record = " ".join(["sass", name, *([f"v{version}"] if version else []), kernel, *flags, *([arch] if arch else [])])
+    asked = ["sass", name, *([f"v{version}"] if version else []), kernel, *flags, *([arch] if arch else [])]
+    record = re.sub(r"\W+", "_", " ".join(asked)).strip("_").lower()
     try:
         made, chosen, instructions = _compiled(code, arch)
     except NoCompiler as error:
@@ -62,10 +65,10 @@ def sass_counts(name: str, kernels: dict[str, Code], title: str, arch: str | Non
 
     name: what the table is called in results/. kernels: {label: Code}. title: the table's head. arch: as for `sass`.
 
-    Returns the rows: variant, instructions, registers (of a thread), stack (bytes of a thread), then what the kernels have:
-    global and shared loads and stores, special functions and conversions by their opcodes; arithmetic, branches, barriers,
-    loads and stores of local memory as numbers. A load without a width in its name is one of 4 bytes. Without nvcc or
-    nvdisasm the recorded table is shown and [] returned. Raises as `sass`.
+    Returns the rows: variant, instructions, registers (of a thread), then of these what any of the kernels has: stack (bytes
+    of a thread); global and shared loads and stores, special functions and conversions, by their opcodes; arithmetic,
+    branches, barriers, loads and stores of local memory, as numbers. A load without a width in its name is one of 4 bytes.
+    Without nvcc or nvdisasm the recorded table is shown and [] returned. Raises as `sass`.
     """
     rows = []
     try:

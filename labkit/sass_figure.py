@@ -17,6 +17,8 @@ _MEANING = {"16 bytes": "16 bytes of memory at once", "local memory": "local mem
             "fused": "fused multiply-add", "special function": "the special-function unit", "branch": "branch, call, return",
             "barrier": "barrier or fence"}
 _LOOK = """
+figure:has(> .sass) { display: flex; flex-direction: column; margin-inline: 0; }
+figure:has(> .sass) figcaption { order: -1; margin-block-end: 0.5rem; }
 .sass { container-type: inline-size; font: 0.8rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .sass .line { display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 7fr); gap: 0 1.2rem; padding: 0.3rem 0;
   border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent); }
@@ -52,7 +54,7 @@ def listing_text(listing: dict) -> str:
         lines.append(f"{block['place']}  {block['source']}".rstrip())
         for address, text in block["code"]:
             kind = class_of(text)
-            lines.append(f"    {address:04x}  {text:<56}{f'  <- {kind}' if kind else ''}".rstrip())
+            lines.append(f"    {address:04x}  " + (f"{text:<56}  <- {kind}" if kind else text))
     return "\n".join([*lines, NOTE])
 
 

@@ -1,7 +1,7 @@
 """What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
 
 A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, the modules
-of labs/ that they import, the modules that those import, and, for every operator that any of these load or trace by a
+of labs/ that they import, the modules that those import, and, for every operator that any of these load, trace or compile by a
 literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; for a lab that measures the memory
 itself, kernels/probes.cu too. Comments and blank space are not counted: rewording a comment does not make figures stale.
 labkit and the host backend are not counted either, since a GPU's figures are not theirs.

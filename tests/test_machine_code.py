@@ -83,16 +83,14 @@ def test_instructions_are_classed_by_what_a_reader_looks_for(text, kind):
 
 # ---- what the compiler makes of the operators ----
 
-def counted(kernels, session):
-    session()
-    rows = labkit.sass_counts("sass", kernels, "Title", arch="sm_90")
-    return {row["variant"]: row for row in rows}
+def counted(kernels, arch="sm_90"):
+    return {row["variant"]: row for row in labkit.sass_counts("sass", kernels, "Title", arch=arch)}
 
 
 @needs_tools
 def test_the_versions_of_gelu_are_in_machine_code_what_their_names_say(session, capsys):
     rows = counted({**{f"v{v}": Code("gelu", None, f"v{v}::kernel Forward<ByTanh<ExactTanh {FORWARD}") for v in (1, 4)},
-                    **{f"v{v}": Code("gelu", None, f"v4::kernel v{v}:: {FORWARD}") for v in (6, 7)}}, session)
+                    **{f"v{v}": Code("gelu", None, f"v4::kernel v{v}:: {FORWARD}") for v in (6, 7)}})
     assert rows["v1"]["global loads"] == "1 × LDG.E.U16" and rows["v1"]["global stores"] == "1 × STG.E.U16"
     for version in ("v4", "v6", "v7"):  # a vector, and one of the elements after the last
         assert rows[version]["global loads"] == "1 × LDG.E.128, 1 × LDG.E.U16", version
@@ -107,24 +105,24 @@ def test_the_versions_of_gelu_are_in_machine_code_what_their_names_say(session, 
 
 
 @needs_tools
-def test_flags_change_the_polynomial_and_the_tanh(session):
+def test_flags_change_the_polynomial_and_the_tanh():
     words = f"v1:: {FORWARD}"
     rows = counted({"plain": Code("gelu", 1, words), "no fmad": Code("gelu", 1, words, ["-fmad=false"]),
-                    "fast": Code("gelu", 1, words, ["--use_fast_math"])}, session)
+                    "fast": Code("gelu", 1, words, ["--use_fast_math"])})
     plain, apart, fast = rows["plain"], rows["no fmad"], rows["fast"]
     # One of the polynomial's is taken apart; tanhf, which comes fused from CUDA's library, keeps its own.
     assert (apart["FFMA"], apart["FMUL"], apart["FADD"]) == (plain["FFMA"] - 1, plain["FMUL"] + 1, plain["FADD"] + 1)
     assert fast["special functions"] == "1 × MUFU.TANH" and fast["FFMA"] == 1
-    without_tanhf = counted({"v6": Code("gelu", 6, f"v4:: {FORWARD}", ["-fmad=false"])}, session)["v6"]
+    without_tanhf = counted({"v6": Code("gelu", 6, f"v4:: {FORWARD}", ["-fmad=false"])})["v6"]
     assert "FFMA" not in without_tanhf
 
 
 @needs_tools
-def test_shared_memory_barriers_and_turings_names(session):
-    rows = counted({"v3": Code("transpose", 4, "v4:: float>")}, session)
-    assert rows["v3"]["shared loads"] == "4 × LDS.128" and rows["v3"]["barriers"] == 1 and "local memory" not in rows["v3"]
-    turing = labkit.sass_counts("sass", {"v1": Code("gelu", 1, f"v1:: {FORWARD}")}, "Title", arch="sm_75")
-    assert turing[0]["global loads"] == "1 × LDG.E.U16"
+def test_shared_memory_barriers_and_turings_names():
+    row = counted({"tile": Code("transpose", None, "v4:: float>")})["tile"]
+    assert row["shared loads"] == "4 × LDS.128" and row["barriers"] == 1 and "local memory" not in row
+    turing = counted({"one": Code("copy", None, "v1::kernel<1, bfloat16")}, arch="sm_75")["one"]
+    assert turing["global loads"] == "1 × LDG.E.U16"
 
 
 @needs_tools
@@ -143,7 +141,7 @@ def test_a_listing_shows_the_load_beside_the_line_that_asks_for_it(session, caps
 
 
 @needs_tools
-def test_a_compile_error_and_an_unknown_kernel_are_not_hidden_behind_a_record(session):
+def test_a_compile_error_and_an_unknown_kernel_are_not_hidden_behind_a_record():
     with pytest.raises(build.BuildError, match="no-such-flag"):
         labkit.sass("copy", 1, "v1:: float>", flags=["--no-such-flag"])
     with pytest.raises(ValueError, match="none does"):
@@ -164,7 +162,7 @@ def test_without_the_tools_the_record_of_the_same_code_is_shown(session, monkeyp
         {"name": "NVIDIA T4"}, {"versions": {}, "date": "2026-01-02T"}, listing))
     assert labkit.sass("gelu", 1, "v1:: float>", flags=["-fmad=false"]) == []
     shown = capsys.readouterr().out
-    assert asked == ["sass gelu v1 v1:: float> -fmad=false"]
+    assert asked == ["sass_gelu_v1_v1_float_fmad_false"]
     assert "Recorded on NVIDIA T4" in shown and "a.cuh:9  return b(x) < 1;\n    0010  @!P0 LDG.E.128.SYS" in shown
 
 
