@@ -10,8 +10,8 @@ from labkit.disassembly import CLASSES, Instruction, class_of
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 NOTE = "What comes from CUDA's own mathematics, such as tanhf, has no line: it stands with the line that came before it."
-MOST = 10  # instructions of a line in sight; the rest unfolds, where it is more than one or two
-_COLOURS = dict(zip(CLASSES, (BLUE, VERMILION, GREY, SKY, GREEN, PURPLE, ORANGE, GREY)))
+MOST = 10  # instructions of a line in sight; the rest unfolds, where it is more than two
+_COLOURS = dict(zip(CLASSES, (BLUE, VERMILION, GREY, SKY, GREEN, PURPLE, ORANGE, "currentColor")))
 _MEANING = {"16 bytes": "16 bytes of memory at once", "local memory": "local memory: spills, or arrays not in registers",
             "constant": "a constant into a register", "conversion": "conversion between types",
             "fused": "fused multiply-add", "special function": "the special-function unit", "branch": "branch, call, return",
@@ -34,7 +34,7 @@ figure:has(> .sass) figcaption { order: -1; margin-block-end: 0.5rem; }
 .sass :is(.legend, .note) { font-family: system-ui, sans-serif; margin: 0 0 0.5rem; }
 .sass .legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1.2rem; }
 .sass .legend span { border-left: 0.8em solid var(--kind); padding-left: 0.4em; }
-.sass summary { cursor: pointer; }
+.sass summary { cursor: pointer; padding-left: 0.4em; }
 """
 
 
@@ -66,7 +66,8 @@ def listing_html(listing: dict) -> str:
     lines = "".join(f'<div class="line"><div class="source"><span class="place">{html.escape(block["place"])}</span>'
                     f'{html.escape(block["source"])}</div><div>{_code(block["code"])}</div></div>'
                     for block in listing["blocks"])
-    return f'<div class="sass"><style>{_LOOK}</style><div class="legend">{legend}</div>{lines}<div class="note">{NOTE}</div></div>'
+    return (f'<div class="sass"><style>{_LOOK}</style><div class="legend">{legend}</div>{lines}'
+            f'<div class="note">{NOTE}</div></div>')
 
 
 def _origin(of: tuple | str) -> dict[str, str]:
@@ -81,7 +82,7 @@ def _code(code: list[list]) -> str:
     if len(code) <= MOST + 2:
         return "".join(shown)
     kinds = Counter(kind for _, text in code[MOST:] if (kind := class_of(text)))
-    holds = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    holds = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
     return ("".join(shown[:MOST]) + f"<details><summary>{len(code) - MOST} more{f': {holds}' if holds else ''}</summary>"
             + "".join(shown[MOST:]) + "</details>")
 

@@ -118,6 +118,13 @@ def test_flags_change_the_polynomial_and_the_tanh():
 
 
 @needs_tools
+def test_what_moves_or_converts_a_value_is_not_counted_as_arithmetic():
+    """Half to float is an HADD2, and a constant may be an HFMA2: a kernel that computes in float has neither."""
+    row = counted({"half": Code("gelu", None, "v4::kernel v7:: Forward< half")})["half"]
+    assert "9 × HADD2.F32" in row["conversions"] and row["FFMA"] > 0 and not {"HADD2", "HFMA2"} & set(row)
+
+
+@needs_tools
 def test_shared_memory_barriers_and_turings_names():
     row = counted({"tile": Code("transpose", None, "v4:: float>")})["tile"]
     assert row["shared loads"] == "4 × LDS.128" and row["barriers"] == 1 and "local memory" not in row
@@ -203,7 +210,7 @@ def test_the_listing_as_a_page_marks_kinds_in_words_and_folds_what_is_long(sourc
     assert page.get_by_text("y = f<float>(x);").is_visible()
     assert page.locator(".one").filter(has_text="LDG.E.128").get_attribute("data-kind") == "16 bytes"
     assert page.locator(".one:visible").count() == 7 + sass_figure.MOST
-    page.get_by_text("5 more: 5 fused").click()
+    page.get_by_text("5 more: 5 × fused").click()
     assert page.locator(".one:visible").count() == 7 + sass_figure.MOST + 5
     page.set_viewport_size({"width": 360, "height": 800})  # a phone: nothing is wider than the page
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
