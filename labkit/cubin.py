@@ -107,10 +107,9 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
     from torch.utils.cpp_extension import COMMON_NVCC_FLAGS  # a second of import, and only a compilation needs it
 
-    shared = kernels().resolve() / "include"
     options = [*COMMON_NVCC_FLAGS, *build.nvcc_flags(arch, version), *flags]
-    beside = build.sources_under(path.parent) if source is None else []
-    key = build.digest([*beside, *build.sources_under(shared)], text, str(path), options, nvcc_version)
+    counted = build.sources_under(kernels() / "include", *([path.parent] if source is None else []))
+    key = build.digest(counted, text, str(path), options, nvcc_version)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(source, str):
         path = folder / f"{name}-{key}.cu"
@@ -119,9 +118,9 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     with open(cubin.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not cubin.exists():
-            _compile([str(nvcc), *options, "-Xptxas=-v", "-I", str(shared), str(path)], cubin)
+            _compile([str(nvcc), *options, "-Xptxas=-v", *(f"-I{it}" for it in build.include_folders(path)), str(path)], cubin)
     log = cubin.with_suffix(".log").read_text(encoding="utf-8")
-    return Cubin(f"nvcc {nvcc_version} for {arch}", cubin, log, (shared.parent, path.parent),
+    return Cubin(f"nvcc {nvcc_version} for {arch}", cubin, log, (kernels().resolve(), path.parent),
                  tuple(_kernels(log, cubin.read_bytes())))
 
 

@@ -12,7 +12,7 @@ The classes of instructions are those that a reader looks for. They go by the na
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 import re
 from pathlib import Path
 from typing import Sequence
@@ -115,7 +115,12 @@ def _instructions(kernel: str, body: str, folders: Sequence[Path]) -> list[Instr
 
 def _innermost(chain: list[tuple[str, int]], folders: Sequence[Path]) -> tuple[Path, int] | None:
     for file, line in chain:
-        path = Path(os.path.normpath(file))
+        path = _resolved(file)
         if any(path.is_relative_to(folder) for folder in folders):
             return path, line
     return None
+
+
+@functools.lru_cache(maxsize=256)  # the same few headers, thousands of times
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
