@@ -28,6 +28,11 @@
     trains_alike({...})   whether a small model learns alike with each variant of an activation
     step_share(name, ...) an activation's share of a training step; share_over: in models of several sizes
     amdahl(name, ...)     what such a share allows, beside what was measured
+    anatomy(name, op)     the files and the commands of a build, word by word
+    rebuilds(name)        after which changes a build is made again, by torch's load and by labkit's
+    ladder(name)          from source to the first launch in ten ways, cold and warm
+    captured(name, op)    launches one by one, and as a CUDA graph
+    provoke(name)         what goes wrong around a build, provoked and mended
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -47,6 +52,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
+         "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

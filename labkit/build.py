@@ -21,17 +21,22 @@ from pathlib import Path
 
 import torch
 
-from labkit import REPOSITORY, host, machine, results
+from labkit import REPOSITORY, diagnosis, host, machine, results
 from labkit.environment import environment
 from labkit.operator import Operator, kernels, listed_versions, python_part, source_path
 
 BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
-_CXX_FLAGS = ["-O1", "-std=c++20", "-DTORCH_TARGET_VERSION=0x0209000000000000"]
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
+_CXX_FLAGS = ["-O1", "-std=c++20", STABLE_ABI]
 
 # op.py counts as well: it registers gradients for the namespace of a build, and that can be done once.
 _SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
+
+# What nvcc says, and what to do about it.
+_REMEDIES = {"unsupported GNU version": "install an older g++, and name it in CC and CXX, such as CC=g++-13 CXX=g++-13",
+             "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18"}
 
 _loaded: dict[str, Operator] = {}
 
@@ -66,14 +71,14 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     if backend == "cuda" and machine.backend() != "cuda":
         raise ValueError(f"{name}: backend is 'cuda', and there is no GPU with nvcc here; see `labkit.doctor()`")
     backend = backend or machine.backend()
-    flags, cuda_flags = _flags(backend, version)
-    key = _key(name, backend, [*flags, *cuda_flags], salt=time.time_ns() if rebuild else 0)
+    cxx_flags, cuda_flags = flags(backend, version)
+    key = fingerprint(name, backend, [*cxx_flags, *cuda_flags], salt=time.time_ns() if rebuild else 0)
     if key in _loaded:
         return _loaded[key]
 
     namespace = f"{name}_{key}"
     folder = BUILD_ROOT / name / f"{backend}-{key}"
-    built = _build(name, namespace, backend, folder, flags, cuda_flags)
+    built = _build(name, namespace, backend, folder, cxx_flags, cuda_flags)
     held = {version: versions[version]} if version else versions
     operator = Operator(name, backend, torch.device("cuda" if backend == "cuda" else "cpu"), namespace, held,
                         source, folder / f"{namespace}.so", python_part(name, "op").define(namespace, max(held)),
@@ -112,8 +117,8 @@ def _short(path: Path) -> str:
     return str(path)
 
 
-def _flags(backend: str, version: int | None) -> tuple[list[str], list[str]]:
-    """(flags of the C++ compiler, flags of nvcc)."""
+def flags(backend: str, version: int | None = None) -> tuple[list[str], list[str]]:
+    """(flags of the C++ compiler, flags of nvcc) for a backend; `version`: of this version of an operator alone."""
     if backend == "cuda":
         return [*_CXX_FLAGS, "-DUSE_CUDA"], nvcc_flags(machine.arch(), version)
     return [*_CXX_FLAGS, *host.CXX_FLAGS, *_chosen(version), *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
@@ -123,8 +128,8 @@ def nvcc_flags(arch: str, version: int | None) -> list[str]:
     """What nvcc is told, beside torch's own flags, to compile one version, or all, for `arch`, such as "sm_90"."""
     # -lineinfo lets profilers and compute-sanitizer name source lines; it costs nothing at run time. Warning 177 is
     # about constants of the versions that are left out.
-    return ["-std=c++20", f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}", "-lineinfo", *_chosen(version),
-            *(["-diag-suppress=177"] if version else [])]
+    return ["-std=c++20", f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}", "-lineinfo", "-diag-suppress=177",
+            *_chosen(version)]
 
 
 def _chosen(version: int | None) -> list[str]:
@@ -150,7 +155,8 @@ def digest(paths: list[Path], *more: object) -> str:
     return found.hexdigest()[:12]
 
 
-def _key(name: str, backend: str, flags: list[str], salt: int) -> str:
+def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str:
+    """The hash that names a build of an operator: 12 hex digits over all that goes into it, and over `salt`."""
     paths = sources_under(kernels() / name, kernels() / "include")
     if backend != "cuda":  # and all that turns a .cu into C++
         paths += sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
@@ -179,12 +185,22 @@ def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[st
         work = folder.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)  # what a killed build has left
         work.mkdir()
+        _check_tools(name, backend)
         try:
             _compile(name, namespace, backend, work, flags, cuda_flags)
         except RuntimeError as error:
             raise BuildError(first_error(str(error), work.with_suffix(".log"))) from None
         work.rename(folder)
         return True
+
+
+def _check_tools(name: str, backend: str) -> None:
+    """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's own checks come late or not."""
+    with tools_on_path():
+        for look in (diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
+            found = look()
+            if found.state == "fail":
+                raise BuildError(f"{name}: {found.what}: {found.seen}. To mend it: {found.advice}.")
 
 
 def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[str], cuda_flags: list[str]) -> None:
@@ -198,12 +214,14 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     if backend == "trace":  # the kernel's file alone is watched; the tracer itself is built like any other
         objects = [host.compile_watched(sources[0], [*flags, *(f"-I{folder}" for folder in include)])]
         sources = [host.INCLUDE_DIR / "trace.cpp"]
-    with _tools_on_path():
+    with tools_on_path():
         from torch.utils import cpp_extension  # a second of import, and only a build needs it
 
         # torch hands this folder to the linker unquoted, so a path with a space would fall apart.
         cpp_extension.TORCH_LIB_PATH = shlex.quote(str(Path(torch.__file__).parent / "lib"))
         cpp_extension.CUDA_HOME = str(machine.cuda_home()) if backend == "cuda" else cpp_extension.CUDA_HOME
+        # torch builds nothing whose sources it has seen in this process, though that build may have failed.
+        cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(namespace, None)
         cpp_extension.load(namespace, [*map(str, sources), str(source.parent / "binding.cpp")],
                            extra_cflags=[*flags, f"-DNAMESPACE={namespace}"], extra_cuda_cflags=cuda_flags,
                            extra_ldflags=[shlex.quote(str(o)) for o in objects],
@@ -211,8 +229,8 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
                            with_cuda=backend == "cuda", is_python_module=False)
 
 
-def _tools_on_path() -> contextlib.AbstractContextManager:
-    """ninja lies beside the running Python; a shell that has not activated the environment does not find it there."""
+def tools_on_path() -> contextlib.AbstractContextManager:
+    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment."""
     return environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
@@ -221,5 +239,8 @@ def first_error(output: str, log: Path) -> str:
     log.write_text(output, encoding="utf-8")
     explained = host.explain(output)
     errors = [line.strip() for line in explained.splitlines() if re.search(r"\berror\b\s*:|\berror #|fatal", line)]
+    # The compiler's advice to override its own check is not ours, and cut off.
+    errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
     first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
-    return f"{first}\n(the compiler's whole output: {_short(log)})"
+    remedy = next((f"\nTo mend it: {advice}." for words, advice in _REMEDIES.items() if words in output), "")
+    return f"{first}{remedy}\n(the compiler's whole output: {_short(log)})"

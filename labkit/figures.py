@@ -173,16 +173,18 @@ def html_table(table: dict, caption: str) -> str:
 # -- figures ------------------------------------------------------------------------------------------------
 
 def figure(table: dict) -> str:
-    """The record drawn as SVG text: "bench" as bars, "curve" as lines, "heat" as a map of cells, "timeline" as bars over
-    time, "request" as the lanes of a warp, "owners" as cells; or "listing" as HTML, machine code beside its source.
-    ValueError for "table".
+    """The record drawn as SVG text: "bench" and a "table" with `bars` as bars, "curve" as lines, "heat" as a map of cells,
+    "timeline" as bars over time, "request" as the lanes of a warp, "owners" as cells; or "listing" as HTML, machine code
+    beside its source. ValueError for a "table" without.
     """
-    from labkit import (curve_figure, heat_figure, owners_figure, sass_figure, timeline_figure,
+    from labkit import (bars_figure, curve_figure, heat_figure, owners_figure, sass_figure, timeline_figure,
                         trace_figure)  # which take colours from here
 
     draw = {"bench": bars, "curve": curve_figure.curves_svg, "heat": heat_figure.heat_svg,
             "timeline": timeline_figure.timeline_svg, "request": trace_figure.lanes_svg, "owners": owners_figure.owners_svg,
             "listing": sass_figure.listing_html}
+    if "bars" in table:
+        return bars_figure.bars_svg(table)
     if table["kind"] not in draw:
         raise ValueError(f"a record of kind {table['kind']!r} is a table; it has no figure")
     return draw[table["kind"]](table)

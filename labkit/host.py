@@ -269,10 +269,12 @@ def transform(source: str, path: str) -> str:
 def transform_into(folder: Path, source: Path, include: list[str]) -> Path:
     """Writes the transformed text of a .cu file into `folder` and returns its path.
 
-    Headers of the folders `include` that hold kernels, launches or shared memory are transformed too, and written beside
-    it under their own names, where a compiler that searches `folder` first finds them.
+    Headers of the folders `include`, and .cu files that may be included like headers, are transformed too where they hold
+    kernels, launches or shared memory, and written beside it under their own names, where a compiler that searches
+    `folder` first finds them.
     """
-    headers = [path for place in include for path in sorted(Path(place).iterdir()) if path.suffix in (".h", ".cuh")]
+    headers = [path for place in include for path in sorted(Path(place).iterdir())
+               if path.suffix in (".h", ".cuh", ".cu") and path != source]
     for header in headers:
         text = header.read_text(encoding="utf-8")
         if re.search(r"__shared__|__global__|<<<", text):

@@ -80,6 +80,13 @@ def cuda_home() -> Path | None:
     return _home_by_nvcc(nvcc) or home
 
 
+def cuda_include() -> Path | None:
+    """The folder of CUDA's headers: the toolkit's, else what PyPI's packages bring with torch. None where there is none."""
+    places = [home / part for home in filter(None, [cuda_home()]) for part in ("include", "targets/x86_64-linux/include")]
+    places += [path for folder in _pypi_nvidia() for path in sorted(Path(folder).glob("c*/include"), reverse=True)]
+    return next((place for place in places if (place / "cuda_bf16.h").is_file()), None)
+
+
 def find_cxx() -> Path | None:
     """The C++ compiler that torch's builder would call: CXX where it is set, else c++. None where it is not found."""
     found = shutil.which(os.environ.get("CXX") or "c++")
@@ -179,13 +186,17 @@ def _first_program(candidates: list[Path]) -> Path | None:
 
 
 def _pypi_programs(name: str) -> list[Path]:
-    # PyPI's packages put the toolkit into the namespace package `nvidia`, in a folder for its major version.
+    return sorted((path for folder in _pypi_nvidia() for path in Path(folder).glob(f"cu*/bin/{name}")), reverse=True)
+
+
+def _pypi_nvidia() -> list[str]:
+    # PyPI's packages put the toolkit into the namespace package `nvidia`, in a folder for its major version (of CUDA 12 in
+    # one for each part).
     try:
         spec = importlib.util.find_spec("nvidia")
     except ValueError:
         return []
-    folders = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
-    return sorted((path for folder in folders for path in Path(folder).glob(f"cu*/bin/{name}")), reverse=True)
+    return list(spec.submodule_search_locations if spec and spec.submodule_search_locations else [])
 
 
 def _installed(package: str) -> str | None:

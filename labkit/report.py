@@ -54,9 +54,9 @@ def show_figure(record: dict, caption: str | None = None) -> None:
 
 
 def show(record: dict, caption: str | None = None) -> None:
-    """Shows a record as what it is: a table, a drawing, or for a benchmark both."""
+    """Shows a record as what it is: a table, a drawing, or both: a benchmark, and a table of which something is drawn."""
     if record["kind"] in ("bench", "table"):
-        show_table(record, caption, figure=record["kind"] == "bench")
+        show_table(record, caption, figure=record["kind"] == "bench" or "bars" in record)
     else:
         show_figure(record, caption)
 

@@ -115,9 +115,12 @@ def note(kind: str, name: str, outcome: str) -> None:
             file.write(json.dumps(entry) + "\n")
 
 
-def table_of(title: str, rows: list[dict], exact: bool = False) -> dict:
-    """Rows of the same columns, at least one, as a record of kind "table". exact: counted, and not measured."""
-    return {"kind": "table", "title": title, **({"exact": True} if exact else {}), "columns": list(rows[0]), "rows": rows}
+def table_of(title: str, rows: list[dict], exact: bool = False, bars: dict | None = None) -> dict:
+    """Rows of the same columns, at least one, as a record of kind "table". exact: counted, and not measured. bars: which
+    columns a figure draws, with its axis (see results/schema.json).
+    """
+    return {"kind": "table", "title": title, **({"exact": True} if exact else {}), "columns": list(rows[0]),
+            **({"bars": bars} if bars else {}), "rows": rows}
 
 
 def add(name: str, table: dict) -> None:
@@ -144,6 +147,9 @@ def _at_odds(table: dict) -> Iterator[str]:
     if kind == "table":
         yield from (f"row {row} must have the columns {table['columns']}" for row in table["rows"]
                     if set(row) != set(table["columns"]))
+        yield from (f"bars names the column {column!r}, whose cells must be numbers"
+                    for column in table.get("bars", {}).get("columns", [])
+                    if not all(type(row.get(column, "")) in (int, float, type(None)) for row in table["rows"]))
     if kind == "curve":
         for name in ("x", "y"):
             axis = table.get(name, {})

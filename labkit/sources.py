@@ -1,9 +1,10 @@
 """What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
 
 A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, the modules
-of labs/ that they import, the modules that those import, and, for every operator that any of these load, trace or compile by a
-literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; for a lab that measures the memory
-itself, kernels/probes.cu too. Comments and blank space are not counted: rewording a comment does not make figures stale.
+of labs/ that they import, the modules that those import, and, for every operator that any of these load, trace or compile
+by a literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; and what calls bring that take no
+operator's name: those that measure the memory kernels/probes.cu, those that build labs/builds/ or labs/wheel/. Comments and
+blank space are not counted: rewording a comment does not make figures stale.
 labkit and the host backend are not counted either, since a GPU's figures are not theirs.
 """
 
@@ -22,7 +23,9 @@ from labkit import REPOSITORY
 PROBES = "kernels/probes.cu"
 LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin)\(\s*["'](\w+)["']""")
-_PROBES = re.compile(r"\b(?:levels|in_flight)\(")  # what labkit/memory.py measures with kernels/probes.cu
+_BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and what they compile
+            re.compile(r"\bladder\("): ["labs/builds", "kernels/nvrtc", "kernels/gelu"],
+            re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"]}
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(
@@ -39,8 +42,9 @@ def sources_hash(lab: str) -> str:
     parts = [("cell", _python(cell)) for cell in cells]
     texts = cells + [path.read_text(encoding="utf-8") for path in modules]
     operators = sorted({name for text in texts for name in _LOAD.findall(text)})
-    probes = [REPOSITORY / PROBES] if any(_PROBES.search(text) for text in texts) else []
-    for path in modules + _kernel_files(operators) + probes:
+    brought = {path for call, places in _BROUGHT.items() if any(call.search(text) for text in texts)
+               for place in places for path in _files(REPOSITORY / place)}
+    for path in modules + sorted({*_kernel_files(operators), *brought}):
         text = path.read_text(encoding="utf-8")
         counted = _python(text) if path.suffix == ".py" else _cxx(text)
         parts.append((path.relative_to(REPOSITORY).as_posix(), counted))
@@ -99,9 +103,14 @@ def _kernel_files(operators: list[str]) -> list[Path]:
     for name in operators:
         if not (kernels / name).is_dir():
             raise FileNotFoundError(f"a lab loads {name!r}, but {kernels / name} is not there")
-        files += (kernels / name).rglob("*")
-    files += (kernels / "include").rglob("*")
-    return sorted(path for path in files if path.suffix in _CXX_SUFFIXES | {".py"})
+        files += _files(kernels / name)
+    return files + _files(kernels / "include")
+
+
+def _files(place: Path) -> list[Path]:
+    """The code in a folder, or a file itself; a header without a suffix is C++ as well."""
+    return sorted(path for path in (place.rglob("*") if place.is_dir() else [place])
+                  if path.is_file() and path.suffix in _CXX_SUFFIXES | {".py", ".toml", ""} and "__pycache__" not in path.parts)
 
 
 def _python(text: str) -> list[str]:

@@ -99,7 +99,7 @@ def _load_without_compiler(root):
 
 
 def test_what_a_killed_build_left_does_not_stop_the_next(kernels):
-    key = build._key("gelu", "host", sum(build._flags("host", 1), []), 0)
+    key = build.fingerprint("gelu", "host", sum(build.flags("host", 1), []), 0)
     left = build.BUILD_ROOT / "gelu" / f"host-{key}.work"
     left.mkdir(parents=True)
     (left / "lock").touch()  # torch's own lock file, which it would wait for

@@ -292,7 +292,9 @@ using v4::launch;
 }  // namespace v7
 
 // ---------------------------------------------------------------------------------------------------
-// From a version and an element type at run time to a template instance.
+// From a version and an element type at run time to a template instance. Whoever takes the kernels alone defines
+// KERNELS_ONLY, since these functions would instantiate every one of them, and NVRTC compiles no host code.
+#ifndef KERNELS_ONLY
 
 template <template <class> class Mode, class T, int IN, int OUT>
 const char* launch_as(int64_t version, const void* const (&in)[IN], void* const (&out)[OUT], int64_t n,
@@ -346,3 +348,5 @@ const char* gelu_backward_saved(Element element, int64_t version, const void* gr
                                 void* grad_x, int64_t n, void* stream) {
     return launch<BackwardSaved>(element, version, {grad, derivative}, {grad_x}, n, stream);
 }
+
+#endif  // KERNELS_ONLY

@@ -32,8 +32,10 @@ const char* with_type(Element element, Launch launch) {
     return "no such element type";
 }
 
+#ifndef KERNELS_ONLY  // NVRTC knows nothing of launches
 // nullptr where the launch before was accepted, or what CUDA says.
 inline const char* launch_error() {
     const cudaError_t error = cudaGetLastError();
     return error ? cudaGetErrorString(error) : nullptr;
 }
+#endif

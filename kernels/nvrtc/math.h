@@ -1,0 +1,1 @@
+// NVRTC knows this header's functions without it.

@@ -1,0 +1,86 @@
+"""`ladder`: from source to the first launch in ten ways, each cold and warm, each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from labkit import REPOSITORY, figures, machine, results
+from labkit.report import keep, show_recorded
+from labkit.rungs import ON_THE_CPU, RUNGS
+
+LIMIT = 600  # seconds for one way
+SHORT, REPEATS = 8, 3  # a way that takes less than SHORT seconds is measured REPEATS times
+
+
+class Failed(RuntimeError):
+    """A way from source to a launch did not get there; the text says why."""
+
+
+def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
+    """Times how long each way takes from source to the first launch of the same kernel.
+
+    name: what the table is called in results/. rungs: some of `labkit.rungs.RUNGS`; by default all that this machine has.
+
+    A way runs in a fresh process in which torch is imported and the GPU is ready. Cold, it finds an empty cache; warm, its
+    own of the run before. What it imports beside torch is timed apart. The result is checked against float64. A row a way:
+    cold and warm in seconds (the median of 3 where that is short), import, times as fast as the slowest, what it needs, what
+    it gives up. Without a GPU the recorded table is shown as well, and those run here that the CPU can: C++ bindings around
+    the host backend. Raises Failed with the way's own error, ValueError for a way that there is not.
+    """
+    on_gpu = machine.backend() == "cuda"
+    possible = tuple(RUNGS) if on_gpu else ON_THE_CPU
+    chosen = possible if rungs is None else rungs
+    if unknown := [rung for rung in chosen if rung not in possible]:
+        raise ValueError(f"rungs has {unknown[0]!r}; on this machine there are {', '.join(possible)}")
+    if not on_gpu and results.session().lab is not None:
+        show_recorded([name], "From source to the first launch")
+    measured = {rung: _measure(rung) for rung in chosen if all(map(_is_there, RUNGS[rung].imports))}
+    slowest = max(cold for cold, _, _ in measured.values())
+    rows = [{"way": rung, "cold, s": _seconds(cold), "warm, s": _seconds(warm), "import, s": _seconds(imports),
+             "cold, of the slowest": figures.percent(cold / slowest), "needs": RUNGS[rung].needs,
+             "gives up": RUNGS[rung].gives_up} for rung, (cold, warm, imports) in measured.items()]
+    results.note("measured", "from source to the first launch", f"{len(rows)} ways, cold and warm")
+    drawn = {"columns": ["cold, s", "warm, s"], "label": "seconds from source to the first launch", "scale": "log"}
+    keep({name: results.table_of("From source to the first launch, the same kernel", rows, bars=drawn)})
+    return rows
+
+
+def _is_there(module: str) -> bool:
+    return importlib.util.find_spec(module.split(".")[0]) is not None
+
+
+def _seconds(value: float) -> float:
+    return round(value, 3 if value < 1 else 2)
+
+
+def _measure(rung: str) -> tuple[float, float, float]:
+    """(cold, warm, imports) in seconds."""
+    cold, warm = [], []
+    while len(cold) < (REPEATS if not cold or cold[0]["launch"] < SHORT else 1):
+        with tempfile.TemporaryDirectory() as folder:
+            cold.append(_climb(rung, Path(folder)))
+            warm.append(_climb(rung, Path(folder)))
+    return (*(statistics.median(run["launch"] for run in runs) for runs in (cold, warm)),
+            statistics.median(run["import"] for run in warm))
+
+
+def _climb(rung: str, folder: Path) -> dict[str, float]:
+    """Runs one way in a process of its own whose caches are all in `folder`."""
+    caches = {name: str(folder / name.lower()) for name in
+              ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")}
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run([sys.executable, "-m", "labkit.rungs", rung, str(folder)], capture_output=True, text=True,
+                              timeout=LIMIT, env={**os.environ, **caches, "PYTHONPATH": path})
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{rung}: not ready after {LIMIT} s") from None
+    if done.returncode:
+        raise Failed(f"{rung}: {(done.stderr.strip() or done.stdout.strip())[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,7 @@
+// Everything in one .cu file, as most tutorials have it: nvcc reads all of torch's headers, for the host and for the GPU.
+#include <torch/extension.h>
+
+#include "binding.h"
+#include "gelu_one.cu"
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("gelu_one", &gelu_one_of); }
