@@ -15,6 +15,9 @@
     achieved(name, op)    the warp slots that it fills there, by Nsight Compute, and those that it could
     empty_blocks(m, n)    starts m blocks of n threads that do nothing, on a GPU
     sm_limits(name)       what one SM of this GPU holds at a time
+    sass(name, version, kernel)   a kernel's machine code beside its source, by nvcc; no GPU needed
+    sass_counts(name, {...})      what such code holds, counted: accesses by width, fused multiply-adds, special functions
+    compile_cubin(name, version)  what it is read from: registers, spills, shared memory of each kernel, and ptxas's words
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     owners(op, version)   which thread of which block writes each element
     schedules(op)         its result with threads and blocks in other orders
@@ -52,6 +55,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
+         "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
          "compatible": "binaries",

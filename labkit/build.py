@@ -108,8 +108,7 @@ def _report(what: str, seconds: float) -> None:
 def _target(backend: str) -> str:
     if backend != "cuda":
         return "the CPU" if backend == "host" else "the CPU, with every access traced"
-    gpu = machine.gpu()
-    return f"sm_{gpu['capability'].replace('.', '')}"
+    return machine.arch()
 
 
 def short(path: Path) -> str:
@@ -121,29 +120,50 @@ def short(path: Path) -> str:
 
 def flags(backend: str, version: int | None = None) -> tuple[list[str], list[str]]:
     """(flags of the C++ compiler, flags of nvcc) for a backend; `version`: of this version of an operator alone."""
-    chosen = [f"-DBUILD_VERSION={version}"] if version else []
-    if backend != "cuda":
-        return [*CXX_FLAGS, *host.CXX_FLAGS, *chosen, *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
-    sm = machine.gpu()["capability"].replace(".", "")
+    if backend == "cuda":
+        return [*CXX_FLAGS, "-DUSE_CUDA"], nvcc_flags(machine.arch(), version)
+    return [*CXX_FLAGS, *host.CXX_FLAGS, *_chosen(version), *(["-O2", "-DCUDA_HOST_TRACE"] if backend == "trace" else [])], []
+
+
+def nvcc_flags(arch: str, version: int | None) -> list[str]:
+    """What nvcc is told, beside torch's own flags, to compile one version, or all, for `arch`, such as "sm_90"."""
     # -lineinfo lets profilers and compute-sanitizer name source lines; it costs nothing at run time. Warning 177 is
     # about constants of the versions that are left out.
-    return ([*CXX_FLAGS, "-DUSE_CUDA"],
-            ["-std=c++20", f"-gencode=arch=compute_{sm},code=sm_{sm}", "-lineinfo", "-diag-suppress=177", *chosen])
+    return ["-std=c++20", f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}", "-lineinfo", "-diag-suppress=177",
+            *_chosen(version)]
+
+
+def _chosen(version: int | None) -> list[str]:
+    return [f"-DBUILD_VERSION={version}"] if version else []
+
+
+def include_folders(source: Path) -> list[str]:
+    """Where a .cu file finds its headers: kernels/include, and beside it."""
+    return [str(kernels() / "include"), str(source.parent)]
+
+
+def sources_under(*folders: Path) -> list[Path]:
+    """The files of some folders of kernels/ that a build depends on."""
+    return sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES)
+
+
+def digest(paths: list[Path], *more: object) -> str:
+    """A build's name: 12 hex digits, from the files' names and contents and whatever else it depends on."""
+    found = hashlib.sha256()
+    for path in paths:
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    found.update(repr(list(more)).encode())
+    return found.hexdigest()[:12]
 
 
 def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str:
     """The hash that names a build of an operator: 12 hex digits over all that goes into it, and over `salt`."""
-    digest = hashlib.sha256()
-    folders = [kernels() / name, kernels() / "include"]
-    paths = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES)
+    paths = sources_under(kernels() / name, kernels() / "include")
     if backend != "cuda":  # and all that turns a .cu into C++
         paths += sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
         paths += sorted(Path(host.__file__).parent.glob("host*.py"))
-    for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     compiler = machine.nvcc_version() if backend == "cuda" else _cxx_version()
-    digest.update(repr([flags, compiler, torch.__version__, sys.platform, salt]).encode())
-    return digest.hexdigest()[:12]
+    return digest(paths, flags, compiler, torch.__version__, sys.platform, salt)
 
 
 def _cxx_version() -> str:
@@ -170,7 +190,7 @@ def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[st
         try:
             _compile(name, namespace, backend, work, flags, cuda_flags)
         except RuntimeError as error:
-            raise BuildError(_first_error(str(error), work)) from None
+            raise BuildError(first_error(str(error), work.with_suffix(".log"))) from None
         work.rename(folder)
         return True
 
@@ -187,7 +207,7 @@ def _check_tools(name: str, backend: str) -> None:
 def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[str], cuda_flags: list[str]) -> None:
     """Compiles and loads the library into this process."""
     source = source_path(name)
-    include = [str(kernels() / "include"), str(source.parent)]
+    include = include_folders(source)
     sources, objects = [source], []
     if backend != "cuda":
         sources = [host.transform_into(work, source, include)]
@@ -215,8 +235,8 @@ def tools_on_path() -> contextlib.AbstractContextManager:
     return environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
-def _first_error(output: str, work: Path) -> str:
-    log = work.with_suffix(".log")
+def first_error(output: str, log: Path) -> str:
+    """A BuildError's message: the compiler's first errors, and where the rest is, in `log`, which is written."""
     log.write_text(output, encoding="utf-8")
     explained = host.explain(output)
     errors = [line.strip() for line in explained.splitlines() if re.search(r"\berror\b\s*:|\berror #|fatal", line)]

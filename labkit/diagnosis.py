@@ -96,7 +96,7 @@ def gpu() -> Finding:
     seen = machine.gpu() if _version("torch") else None
     driver = machine.driver()
     if seen:
-        return Finding("GPU", "ok", f"{seen['name']}, sm_{seen['capability'].replace('.', '')}, "
+        return Finding("GPU", "ok", f"{seen['name']}, {machine.arch()}, "
                        f"{seen['memory_gib']:.0f} GiB, driver {driver or 'unknown'}")
     if driver is None:
         return Finding("GPU", "ok", "none; the labs run on the host backend and show recorded GPU figures")
@@ -109,18 +109,18 @@ def gpu() -> Finding:
 
 
 def nvcc() -> Finding:
-    """nvcc, where there is a GPU to compile for; its major version must be that of torch's CUDA."""
+    """nvcc. Where kernels run on a GPU, its major version must be that of torch's CUDA; else they are compiled to be read."""
     found, version, cuda = machine.find_nvcc(), machine.nvcc_version(), machine.versions()["cuda"]
     has_gpu = bool(machine.gpu()) if _version("torch") else False
     if found is None:
         return Finding("nvcc", "warn", "none, so kernels run on the CPU", SET_UP) if has_gpu else Finding(
-            "nvcc", "ok", "none, and no GPU that needs it")
+            "nvcc", "ok", "none, and no GPU that needs it; labs show recorded machine code")
     seen = f"{version or 'of an unknown version'} at {found}"
     if version is None:
         return Finding("nvcc", "fail" if has_gpu else "warn", seen, f"`{found} --version` fails: install it again, "
                        "or unset CUDA_HOME and take it off PATH")
-    if cuda and version.split(".")[0] != cuda.split(".")[0]:
-        return Finding("nvcc", "fail" if has_gpu else "warn", f"{seen}; torch is built for CUDA {cuda}",
+    if has_gpu and cuda and version.split(".")[0] != cuda.split(".")[0]:
+        return Finding("nvcc", "fail", f"{seen}; torch is built for CUDA {cuda}",
                        f"set CUDA_HOME to a CUDA {cuda.split('.')[0]} toolkit")
     return Finding("nvcc", "ok", seen)
 

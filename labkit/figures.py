@@ -173,13 +173,16 @@ def html_table(table: dict, caption: str) -> str:
 # -- figures ------------------------------------------------------------------------------------------------
 
 def figure(table: dict) -> str:
-    """The record drawn as SVG text: "bench" and a "table" with `bars` as bars, "curve" as lines, "heat" as a map of cells, "timeline" as bars over
-    time, "request" as the lanes of a warp, "owners" as cells. ValueError for a "table" without.
+    """The record drawn as SVG text: "bench" and a "table" with `bars` as bars, "curve" as lines, "heat" as a map of cells,
+    "timeline" as bars over time, "request" as the lanes of a warp, "owners" as cells; or "listing" as HTML, machine code
+    beside its source. ValueError for a "table" without.
     """
-    from labkit import bars_figure, curve_figure, heat_figure, owners_figure, timeline_figure, trace_figure  # which take colours from here
+    from labkit import (bars_figure, curve_figure, heat_figure, owners_figure, sass_figure, timeline_figure,
+                        trace_figure)  # which take colours from here
 
     draw = {"bench": bars, "curve": curve_figure.curves_svg, "heat": heat_figure.heat_svg,
-            "timeline": timeline_figure.timeline_svg, "request": trace_figure.lanes_svg, "owners": owners_figure.owners_svg}
+            "timeline": timeline_figure.timeline_svg, "request": trace_figure.lanes_svg, "owners": owners_figure.owners_svg,
+            "listing": sass_figure.listing_html}
     if "bars" in table:
         return bars_figure.bars_svg(table)
     if table["kind"] not in draw:
@@ -189,11 +192,12 @@ def figure(table: dict) -> str:
 
 def text_figure(record: dict) -> str:
     """What a figure shows, as plain text: the greatest of each line of a "curve", the lanes of a "request", the threads of
-    "owners", or the table.
+    "owners", a "listing" whole, or the table.
     """
-    from labkit import curve_figure, owners_figure, trace_figure
+    from labkit import curve_figure, owners_figure, sass_figure, trace_figure
 
-    tell = {"curve": curve_figure.curves_text, "request": trace_figure.lanes_text, "owners": owners_figure.owners_text}
+    tell = {"curve": curve_figure.curves_text, "request": trace_figure.lanes_text, "owners": owners_figure.owners_text,
+            "listing": sass_figure.listing_text}
     return tell.get(record["kind"], text_table)(record)
 
 

@@ -48,19 +48,18 @@ def find_nvcc() -> Path | None:
     on_path = shutil.which("nvcc")
     candidates = [Path(home) / "bin" / "nvcc" for home in homes]
     candidates += [Path(on_path)] if on_path else []
-    candidates += [Path("/usr/local/cuda/bin/nvcc"), *_pypi_tools("nvcc")]
-    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+    candidates += [Path("/usr/local/cuda/bin/nvcc"), *_pypi_programs("nvcc")]
+    return _first_program(candidates)
 
 
 def find_cuda_tool(name: str) -> Path | None:
-    """Where a program of the CUDA toolkit is, such as "cuobjdump": beside nvcc, on PATH, then PyPI's package.
-
-    None where there is none.
+    """Where a program of the CUDA toolkit is, such as "nvdisasm": beside nvcc, on PATH, then in PyPI's packages in this
+    Python's environment. None where there is none.
     """
     home, on_path = cuda_home(), shutil.which(name)
     candidates = [home / "bin" / name] if home else []
-    candidates += [*([Path(on_path)] if on_path else []), *_pypi_tools(name)]
-    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+    candidates += [Path(on_path)] if on_path else []
+    return _first_program([*candidates, *_pypi_programs(name)])
 
 
 def find_ncu() -> Path | None:
@@ -107,6 +106,12 @@ def gpu() -> dict | None:
     return {"name": seen.name, "capability": f"{seen.major}.{seen.minor}", "sms": seen.multi_processor_count,
             "memory_gib": round(seen.total_memory / 2**30, 1), "l2_mib": round(seen.L2_cache_size / 2**20, 1),
             "slug": re.sub(r"[^a-z0-9]+", "-", seen.name.lower()).strip("-")}
+
+
+def arch() -> str | None:
+    """The current GPU's architecture as nvcc names it, such as "sm_90"; None where torch sees no GPU."""
+    seen = gpu()
+    return f"sm_{seen['capability'].replace('.', '')}" if seen else None
 
 
 def versions() -> dict:
@@ -176,7 +181,11 @@ def _torch_sees_gpu() -> bool:
     return torch.version.cuda is not None and torch.cuda.is_available()
 
 
-def _pypi_tools(name: str) -> list[Path]:
+def _first_program(candidates: list[Path]) -> Path | None:
+    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+
+
+def _pypi_programs(name: str) -> list[Path]:
     return sorted((path for folder in _pypi_nvidia() for path in Path(folder).glob(f"cu*/bin/{name}")), reverse=True)
 
 

@@ -128,7 +128,7 @@ def add(name: str, table: dict) -> None:
     earlier one.
 
     `table` is a dict of one of the kinds in results/schema.json ("bench", "table", "curve", "heat",
-    "timeline", "request", "owners"); numbers may be NumPy's or torch's. Raises ResultsError when it does not fit the
+    "timeline", "request", "owners", "listing"); numbers may be NumPy's or torch's. Raises ResultsError when it does not fit the
     schema, is at odds with itself (a row without one of the columns), or holds a NaN or an infinity.
     """
     try:

@@ -1,8 +1,8 @@
 """Make .venv and install what the book needs into it. Only the standard library: it runs before anything is there.
 
 `ensure` is what every command calls. It reads a stamp in .venv and returns at once when nothing has changed;
-else it makes the environment, installs this repository with its requirements, and, where there is an NVIDIA GPU
-but no nvcc, the CUDA toolkit from PyPI. Whatever goes wrong ends as one SetupError that says what to do.
+else it makes the environment, installs this repository with its requirements, and, where there is no nvcc, the CUDA
+toolkit from PyPI. Whatever goes wrong ends as one SetupError that says what to do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from labkit.pip import Killed, SetupError, pip_install
 
 VENV = REPOSITORY / ".venv"
 TOOLKIT_EXTRAS = "nvcc,nvvm,crt,cudart,cccl"  # with nvcc alone the parts drift to another release, and fail
+TO_READ_WITH = "13.0.2"  # the release whose nvcc compiles what is only read, where no torch asks for another
 
 
 def ensure() -> Path:
@@ -104,21 +106,34 @@ def _install() -> None:
 
 
 def _install_toolkit() -> None:
-    """Where there is an NVIDIA GPU and no nvcc, install nvcc from PyPI, of the release that torch was built for."""
-    if not _nvidia_gpu():
-        return
+    """Where there is no nvcc, install it from PyPI: of the release that torch was built for, or else one to read with.
+
+    Only a GPU that torch uses needs it. Elsewhere labs compile kernels to read their machine code, and do without as well.
+    """
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return  # PyPI has none
+    has_gpu = _nvidia_gpu()
     cuda, nvcc, release = _toolkit_facts()
     if nvcc is None:
-        if cuda is None:
+        fits = cuda is not None and int(cuda.split(".")[0]) >= 13
+        if has_gpu and cuda is None:
             print("There is an NVIDIA GPU, but torch is a build without CUDA: the labs use the CPU.")
-            return
-        if int(cuda.split(".")[0]) < 13:
+        elif has_gpu and not fits:
             print(f"There is a GPU and no nvcc, and PyPI has no whole nvcc for CUDA {cuda}: the labs use the CPU "
                   f"until you install the CUDA toolkit {cuda} from NVIDIA.")
             return
-        print("There is a GPU and no nvcc: installing the CUDA compiler from PyPI (about 0.1 GB).", flush=True)
+        print("There is no nvcc: installing the CUDA compiler from PyPI (about 0.1 GB).", flush=True)
         # torch pins the release of cuda-toolkit whose libraries it uses: another one would replace those.
-        _pip(f"cuda-toolkit[{TOOLKIT_EXTRAS}]=={release or cuda + '.*'}")
+        wanted = (release or f"{cuda}.*") if fits else TO_READ_WITH
+        try:
+            _pip(f"cuda-toolkit[{TOOLKIT_EXTRAS}]=={wanted}")
+        except Killed:
+            raise
+        except SetupError as error:
+            if has_gpu and fits:
+                raise
+            print(f"It was not installed, and labs show recorded machine code: {error}", flush=True)
+            return
         nvcc = _toolkit_facts()[1]
     if nvcc is not None and Path(nvcc).is_relative_to(VENV):
         complete_toolkit(Path(nvcc).parent.parent)
@@ -166,7 +181,7 @@ def _say_what_comes() -> None:
     print(f"Setting up {VENV} (once; {free:.0f} GiB free on this disk).")
     if sys.platform == "linux":
         print("  Up to about 2 GB come down and 6 GB go on disk: PyPI's torch for Linux brings the CUDA libraries,\n"
-              "  with or without a GPU. Where pip is configured to find a CPU build of torch, it is about 0.6 GB.")
+              "  with or without a GPU. Where pip is configured to find a CPU build of torch, it is about 0.7 GB.")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         print(f"  This Python already has torch {importlib.metadata.version('torch')}: to use that rather than\n"
               "  install another, interrupt this and add --here to the command.")

@@ -204,7 +204,7 @@ def test_a_compiler_too_new_for_nvcc_is_told_with_what_to_do(tmp_path):
     (tmp_path / "empty.cu").touch()
     done = subprocess.run([machine.find_nvcc(), "-ccbin", tmp_path / "g++-99", "-c", "empty.cu"], cwd=tmp_path,
                           capture_output=True, text=True)
-    told = build._first_error(done.stdout + done.stderr, tmp_path / "work")
+    told = build.first_error(done.stdout + done.stderr, tmp_path / "work.log")
     assert re.search(r"error.*unsupported GNU version! gcc versions later than \d+ are not supported!\nTo mend it: install an "
                      r"older g\+\+, and name it in CC and CXX", told)
     assert "allow-unsupported-compiler" not in told

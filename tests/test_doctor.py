@@ -92,9 +92,10 @@ def test_a_gpu_that_torch_does_not_see_is_a_warning(pretend, cuda, seen, advice)
 
 
 @pytest.mark.parametrize("gpu, cuda, nvcc, state", [
-    (True, "13.0", "13.2.10", "ok"), (True, "13.0", "12.8.93", "fail"), (False, "13.0", "12.8.93", "warn"),
-    (True, "13.0", None, "warn"), (True, "13.0", "broken", "fail"), (False, None, "13.0.88", "ok")])
-def test_nvcc_must_be_of_the_major_version_of_torchs_cuda(pretend, gpu, cuda, nvcc, state):
+    (True, "13.0", "13.2.10", "ok"), (True, "13.0", "12.8.93", "fail"), (False, "13.0", "12.8.93", "ok"),
+    (True, "13.0", None, "warn"), (True, "13.0", "broken", "fail"), (False, "13.0", "broken", "warn"),
+    (False, None, None, "ok"), (False, None, "13.0.88", "ok")])
+def test_nvcc_that_kernels_run_by_is_of_the_major_version_of_torchs_cuda(pretend, gpu, cuda, nvcc, state):
     pretend(gpu=gpu, driver="580.1", cuda=cuda, nvcc=nvcc)
     assert doctor.nvcc().state == state
 

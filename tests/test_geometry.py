@@ -230,15 +230,6 @@ def test_a_thread_loads_its_elements_one_by_one_before_it_stores_the_first(tmp_p
         assert accesses[2 * elements:][::2] == [("ld", str(bits))] * (len(accesses) // 2 - elements), name
 
 
-@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
-def test_compiles_from_turing_to_blackwell_and_keeps_every_array_in_registers(tmp_path):
-    targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (75, 90, 120)]
-    done = nvcc(*targets, "-Xptxas=-v", "-c", "-o", tmp_path / "kernel.o")
-    assert "warning" not in done.stderr
-    used = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
-    assert used == [("0", "0", "0")] * (3 * 4 * 9)
-
-
 # ---- wrong kernels must be rejected ----
 
 # name: (version, file, what stands there, what the mutant has instead, what the failure says)

@@ -43,20 +43,21 @@ def test_a_named_home_without_nvcc_is_passed_over(bare, monkeypatch, tmp_path):
 def test_nvcc_is_found_in_the_packages_of_pypi(monkeypatch, tmp_path):
     nvcc = program(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc", "exit 0")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert nvcc in machine._pypi_tools("nvcc")
+    assert nvcc in machine._pypi_programs("nvcc")
 
 
-def test_a_cuda_tool_beside_nvcc_comes_before_path_and_pypi(bare, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "cuda_home", lambda: None)
-    in_pypi = program(tmp_path / "site" / "nvidia" / "cu13" / "bin" / "cuobjdump", "exit 0")
-    monkeypatch.setattr(machine, "_pypi_tools", lambda name: [in_pypi] if name == "cuobjdump" else [])
-    assert machine.find_cuda_tool("cuobjdump") == in_pypi
-    on_path = program(bare / "cuobjdump", "exit 0")
-    assert machine.find_cuda_tool("cuobjdump") == on_path
-    beside = program(tmp_path / "cuda-99" / "bin" / "cuobjdump", "exit 0")
-    monkeypatch.setattr(machine, "cuda_home", lambda: tmp_path / "cuda-99")
-    assert machine.find_cuda_tool("cuobjdump") == beside
-    assert machine.find_cuda_tool("nvdisasm") is None
+def test_a_tool_beside_nvcc_comes_before_path_and_path_before_pypi(bare, monkeypatch, tmp_path):
+    packaged = program(tmp_path / "nvidia" / "cu99" / "bin" / "nvdisasm", "exit 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert machine.find_cuda_tool("nvdisasm") == packaged
+    on_path = program(bare / "nvdisasm", "exit 0")
+    assert machine.find_cuda_tool("nvdisasm") == on_path
+    program(tmp_path / "cuda-99" / "bin" / "nvcc", f"echo '#$ TOP={tmp_path}/cuda-99' >&2")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda-99"))
+    assert machine.find_cuda_tool("nvdisasm") == on_path  # this toolkit has none
+    beside = program(tmp_path / "cuda-99" / "bin" / "nvdisasm", "exit 0")
+    assert machine.find_cuda_tool("nvdisasm") == beside
+    assert machine.find_cuda_tool("no-such-tool") is None
 
 
 def test_cuda_home_holds_the_headers(bare, monkeypatch, tmp_path):

@@ -280,6 +280,16 @@ def test_the_hash_of_a_lab_that_measures_the_memory_counts_its_probes(lab, code,
     assert len(hashes) == 1 + changes
 
 
+@pytest.mark.parametrize("code, changes", [
+    ('labkit.sass("gelu", 4, "v4::")', True), ('labkit.sass_counts("n", {"v4": Code("gelu", 4, "v4::")}, "T")', True),
+    ('labkit.compile_cubin("gelu", 4).log', True), ('labkit.sass_counts("gelu", {}, "T")', False)])
+def test_the_hash_counts_the_kernels_whose_machine_code_a_lab_reads(lab, code, changes):
+    write_notebook(lab, code)
+    before = sources.sources_hash("04_fused_kernel")
+    (lab / "kernels/gelu/gelu.cu").write_text("int a = 2;\n")
+    assert (sources.sources_hash("04_fused_kernel") != before) == changes
+
+
 def test_the_hash_counts_a_notebooks_code(lab):
     before = sources.sources_hash("04_fused_kernel")
     write_notebook(lab, '\nop = labkit.load("gelu")  # another comment\n', outputs=[{"text": "x"}])

@@ -54,6 +54,7 @@ def stage(monkeypatch, tmp_path):
     monkeypatch.setattr(setup, "_make_venv", stage.make_venv)
     monkeypatch.setattr(setup, "_pip", stage.pip)
     monkeypatch.setattr(setup, "_nvidia_gpu", lambda: False)
+    monkeypatch.setattr(setup, "_toolkit_facts", lambda: ["13.0", "/usr/local/cuda/bin/nvcc", None])
     return stage
 
 
@@ -156,19 +157,72 @@ def test_without_ensurepip_the_package_to_install_is_named(monkeypatch):
 
 # -- nvcc from PyPI -----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("cuda, release, wanted", [("13.0", "13.0.3.0", "13.0.3.0"), ("13.1", None, "13.1.*")])
-def test_nvcc_comes_in_the_release_that_torch_uses(stage, monkeypatch, cuda, release, wanted):
-    answers = [[cuda, None, release], [cuda, None, release]]
-    monkeypatch.setattr(setup, "_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(setup, "_toolkit_facts", lambda: answers.pop(0))
-    assert stage.ensure()[-1] == f"pip cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]=={wanted}"
+TOOLKIT = "pip cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]=="
 
 
-@pytest.mark.parametrize("facts", [["13.0", "/usr/local/cuda/bin/nvcc", None], ["12.8", None, None], [None, None, None]])
-def test_nvcc_is_not_installed_where_it_is_there_or_would_not_help(stage, monkeypatch, facts):
-    monkeypatch.setattr(setup, "_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(setup, "_toolkit_facts", lambda: facts)
-    assert stage.ensure() == FIRST
+@pytest.fixture
+def on(stage, monkeypatch):
+    """on(gpu, facts, ...): the stage on a machine with or without a GPU, and what `_toolkit_facts` finds there."""
+    def machine_with(gpu, facts, system="linux", processor="x86_64"):
+        monkeypatch.setattr(setup, "_nvidia_gpu", lambda: gpu)
+        monkeypatch.setattr(setup, "_toolkit_facts", lambda: facts)
+        monkeypatch.setattr(setup.sys, "platform", system)
+        monkeypatch.setattr(setup.platform, "machine", lambda: processor)
+        return stage
+
+    return machine_with
+
+
+@pytest.mark.parametrize("gpu, cuda, release, wanted", [
+    (True, "13.0", "13.0.3.0", "13.0.3.0"), (True, "13.1", None, "13.1.*"), (False, "13.1", "13.1.0", "13.1.0"),
+    (False, "12.8", None, "13.0.2"), (False, "12.8", "12.8.1", "13.0.2"), (False, None, None, "13.0.2"),
+    (True, None, None, "13.0.2")])
+def test_nvcc_comes_in_the_release_that_torch_uses_or_in_one_to_read_with(on, capsys, gpu, cuda, release, wanted):
+    assert on(gpu, [cuda, None, release]).ensure() == [*FIRST, TOOLKIT + wanted]
+    said = capsys.readouterr().out
+    assert "There is no nvcc: installing" in said
+    assert ("a build without CUDA" in said) == (gpu and cuda is None)
+
+
+@pytest.mark.parametrize("gpu, facts, system, processor", [
+    (True, ["13.0", "/usr/local/cuda/bin/nvcc", None], "linux", "x86_64"), (True, ["12.8", None, None], "linux", "x86_64"),
+    (False, ["13.0", "/usr/local/cuda/bin/nvcc", None], "linux", "aarch64"), (False, [None, None, None], "darwin", "arm64"),
+    (False, [None, None, None], "linux", "riscv64")])
+def test_nvcc_is_not_installed_where_it_is_there_or_would_not_help(on, capsys, gpu, facts, system, processor):
+    assert on(gpu, facts, system, processor).ensure() == FIRST
+    assert ("install the CUDA toolkit 12.8 from NVIDIA" in capsys.readouterr().out) == (facts[0] == "12.8")
+
+
+@pytest.mark.parametrize("gpu, facts, needed", [
+    (True, ["13.0", None, None], True), (False, ["13.0", None, None], False), (True, [None, None, None], False)])
+def test_a_set_up_without_nvcc_fails_only_where_kernels_run_on_a_gpu(on, monkeypatch, capsys, gpu, facts, needed):
+    on(gpu, facts)
+
+    def pip_without_toolkit(*arguments):
+        if arguments[0].startswith("cuda-toolkit"):
+            raise pip.SetupError("no network")
+
+    monkeypatch.setattr(setup, "_pip", pip_without_toolkit)
+    if needed:
+        with pytest.raises(pip.SetupError, match="no network"):
+            setup.ensure()
+        assert setup.usable() is None
+    else:
+        assert setup.ensure() and setup.usable()
+        assert "labs show recorded machine code: no network" in capsys.readouterr().out
+
+
+def test_a_pip_that_is_killed_over_nvcc_is_an_interruption_also_without_a_gpu(on, monkeypatch):
+    on(False, [None, None, None])
+
+    def pip_is_killed(*arguments):
+        if arguments[0].startswith("cuda-toolkit"):
+            raise pip.Killed("pip ended with status -9")
+
+    monkeypatch.setattr(setup, "_pip", pip_is_killed)
+    with pytest.raises(pip.Killed):
+        setup.ensure()
+    assert setup.usable() is None
 
 
 def test_a_linker_finds_the_runtime_of_pypis_toolkit(tmp_path):

@@ -1,0 +1,115 @@
+"""`sass` and `sass_counts`: the machine code of a kernel, beside its source and counted. It needs nvcc and no GPU."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Iterable, Sequence
+
+from labkit import disassembly, machine, results, sass_figure
+from labkit.cubin import Cubin, Kernel, NoCompiler, compile_cubin
+from labkit.disassembly import Instruction
+from labkit.report import keep, show_recorded
+
+ARCH = "sm_90"  # where there is no GPU whose architecture could be taken
+HOW = "Compiled, not run"  # the caption of what is made here
+
+# Columns of `sass_counts` that name opcodes, "1 × LDG.E.128, 2 × LDG.E.U16"; then those that hold a number.
+_NAMED = {"global loads": ("LDG", "LDGSTS", "LD"), "global stores": ("STG", "ST"), "shared loads": ("LDS",),
+          "shared stores": ("STS",), "special functions": ("MUFU",)}
+_COUNTED = ("FFMA", "FMUL", "FADD", "FFMA2", "FMUL2", "FADD2", "DFMA", "DMUL", "DADD", "HFMA2", "HMUL2", "HADD2")
+_COUNTED_CLASSES = {"branches": "branch", "barriers": "barrier", "local memory": "local memory"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A kernel to be compiled, for `sass_counts`: the first arguments of `sass`."""
+
+    name: str
+    version: int | None
+    kernel: str
+    flags: Sequence[str] = ()
+
+
+def sass(name: str, version: int | None, kernel: str, flags: Sequence[str] = (), arch: str | None = None) -> list[Instruction]:
+    """Shows one kernel's machine code beside the source lines that it came from, and keeps it as a record.
+
+    name: a folder of kernels/. version: of its versions; None compiles all. kernel: words, set apart by blanks, that the
+    kernel's name holds and no other's: "v4:: Forward< bfloat16", "v4:: float>". flags: for nvcc, such as "-fmad=false". arch:
+    such as "sm_80"; by default that of the GPU here, else ARCH.
+
+    Source lines come in the order of their first instruction; an instruction's address tells where it stands. Of functions
+    that were inlined it is the innermost line in the repository. What comes from CUDA's own mathematics, such as tanhf, has
+    no line: it stands with the line that came before it.
+
+    The record is called what was asked for: "sass_gelu_v4_v4_forward_bfloat16". Returns the instructions. Without nvcc or
+    nvdisasm the recorded listing is shown and [] returned. Raises what `compile_cubin` does, and ValueError, with the names
+    that there are, where the words fit no kernel or several.
+    """
+    code = Code(name, version, kernel, tuple(flags))
+    asked = ["sass", name, *([f"v{version}"] if version else []), kernel, *flags, *([arch] if arch else [])]
+    record = re.sub(r"\W+", "_", " ".join(asked)).strip("_").lower()
+    try:
+        made, chosen, instructions = _compiled(code, arch)
+    except NoCompiler as error:
+        return show_recorded([record], f"Machine code of {name}", str(error))
+    title = f"{chosen.name}: {_size(chosen, instructions)}, by {' '.join([made.made_by, *flags])}"
+    results.note("built", record, f"{len(instructions)} instructions, by {made.made_by}")
+    keep({record: sass_figure.record(title, instructions)}, HOW)
+    return instructions
+
+
+def sass_counts(name: str, kernels: dict[str, Code], title: str, arch: str | None = None) -> list[dict]:
+    """Counts the instructions of kernels by what they do, in their machine code: a loop's count once.
+
+    name: what the table is called in results/. kernels: {label: Code}. title: the table's head. arch: as for `sass`.
+
+    Returns the rows: variant, instructions, registers (of a thread), then of these what any of the kernels has: stack (bytes
+    of a thread); global and shared loads and stores, special functions and conversions, by their opcodes; arithmetic,
+    branches, barriers, loads and stores of local memory, as numbers. A load without a width in its name is one of 4 bytes.
+    Without nvcc or nvdisasm the recorded table is shown and [] returned. Raises as `sass`.
+    """
+    rows = []
+    try:
+        for label, code in kernels.items():
+            made, kernel, instructions = _compiled(code, arch)
+            rows.append({"variant": label, "instructions": len(instructions), "registers": kernel.registers,
+                         "stack": kernel.stack, **_counts(instructions)})
+    except NoCompiler as error:
+        return show_recorded([name], title, str(error))
+    always = ("variant", "instructions", "registers")
+    used = [column for column in rows[0] if column in always or any(row[column] not in (0, "–") for row in rows)]
+    rows = [{column: row[column] for column in used} for row in rows]
+    results.note("built", name, f"the machine code of {len(rows)} kernels counted, by {made.made_by}")
+    keep({name: results.table_of(f"{title}, by {made.made_by}", rows)}, HOW)
+    return rows
+
+
+def _compiled(code: Code, arch: str | None) -> tuple[Cubin, Kernel, list[Instruction]]:
+    cubin = compile_cubin(code.name, code.version, arch or machine.arch() or ARCH, code.flags)
+    kernel = cubin.kernel(code.kernel)
+    return cubin, kernel, cubin.code(kernel)
+
+
+def _size(kernel: Kernel, instructions: list[Instruction]) -> str:
+    local = [f"{count} bytes of {what}" for what, count in (("stack", kernel.stack), ("spill stores", kernel.spill_stores),
+                                                            ("spill loads", kernel.spill_loads)) if count]
+    return ", ".join([f"{len(instructions)} instructions", f"{kernel.registers} registers", *local])
+
+
+def _counts(instructions: list[Instruction]) -> dict[str, int | str]:
+    classes = [disassembly.class_of(one.text) for one in instructions]
+    bases = [one.opcode.split(".")[0] for one in instructions]
+    # What only moves or converts a value is none of the arithmetic that its opcode names.
+    arithmetic = Counter(base for base, kind in zip(bases, classes) if kind not in ("constant", "conversion"))
+    return {**{column: _named(one for one, base in zip(instructions, bases) if base in of) for column, of in _NAMED.items()},
+            "conversions": _named(one for one, kind in zip(instructions, classes) if kind == "conversion"),
+            **{opcode: arithmetic[opcode] for opcode in _COUNTED},
+            **{column: classes.count(kind) for column, kind in _COUNTED_CLASSES.items()}}
+
+
+def _named(instructions: Iterable[Instruction]) -> str:
+    # Turing's opcodes end in .SYS, which the later ones leave out.
+    counts = Counter(one.opcode.removesuffix(".SYS") for one in instructions)
+    return ", ".join(f"{count} × {opcode}" for opcode, count in sorted(counts.items())) or "–"
