@@ -48,7 +48,7 @@ def test_nvcc_is_found_in_the_packages_of_pypi(monkeypatch, tmp_path):
 
 def test_a_tool_beside_nvcc_comes_before_path_and_path_before_pypi(bare, monkeypatch, tmp_path):
     packaged = program(tmp_path / "nvidia" / "cu99" / "bin" / "nvdisasm", "exit 0")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(machine, "_pypi_nvidia", lambda: [str(tmp_path / "nvidia")])
     assert machine.find_cuda_tool("nvdisasm") == packaged
     on_path = program(bare / "nvdisasm", "exit 0")
     assert machine.find_cuda_tool("nvdisasm") == on_path

@@ -90,7 +90,7 @@ def test_ci_runs_the_labs_the_book_and_last_the_tests():
     script = REPOSITORY / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     lines = [line for line in script.read_text().splitlines() if line.startswith("make ")]
-    assert lines == ['make labs ARGS="--jobs 2"', "make book", "make test"] and "set -euo pipefail" in script.read_text()
+    assert lines == ["make setup", 'make labs ARGS="--jobs 2"', "make book", "make test"] and "set -euo pipefail" in script.read_text()
 
 
 def test_no_name_of_labkit_is_also_a_module_of_it():
