@@ -185,7 +185,7 @@ def _outcomes(who: str, faults: list[str]) -> list[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "labkit.build_faults", who, folder, *faults], capture_output=True, text=True, timeout=LIMIT,
-            env={**os.environ, "PYTHONPATH": path, "LABKIT_BUILD": str(Path(folder) / "labkit")})
+            env={**os.environ, "PYTHONPATH": path, "LABKIT_BUILD": str(Path(folder) / "labkit"), "LABKIT_LOG": ""})
     if done.returncode:
         raise RuntimeError(f"{who}: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -81,8 +81,8 @@ def rebuilds(name: str) -> list[dict]:
     rows = [{"changed": change.name, "load(), same process": first[change.name], "load(), new process": second[change.name],
              "labkit.load": second[f"labkit: {change.name}"]} for change in _CHANGES]
     stale = sum("stale" in row[column] for row in rows for column in list(row)[1:])
-    results.note("exact", "after which changes is it compiled again?", f"{len(rows)} changes, {stale} missed")
-    keep({name: results.table_of("After which changes is it compiled again?", rows)})
+    results.note("exact", "what makes it compile again", f"{len(rows)} changes, {stale} missed")
+    keep({name: results.table_of("What makes it compile again", rows)})
     return rows
 
 

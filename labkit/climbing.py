@@ -31,8 +31,9 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
     A way runs in a fresh process in which torch is imported and the GPU is ready. Cold, it finds an empty cache; warm, its
     own of the run before. What it imports beside torch is timed apart. The result is checked against float64. A row a way:
     cold and warm in seconds (on a GPU the median of 3 where that is short), import, times as fast as the slowest, what it needs, what
-    it gives up. Without a GPU the recorded table is shown as well, and those run here that the CPU can: C++ bindings around
-    the host backend. Raises Failed with the way's own error, ValueError for a way that there is not.
+    it gives up. A way that fails here is left out, with its own error in print; Failed where all do. Without a GPU the recorded
+    table is shown as well, and those run here that the CPU can: C++ bindings around the host backend. Raises ValueError for
+    a way that there is not.
     """
     on_gpu = machine.backend() == "cuda"
     possible = tuple(RUNGS) if on_gpu else ON_THE_CPU
@@ -41,14 +42,26 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
         raise ValueError(f"rungs has {unknown[0]!r}; on this machine there are {', '.join(possible)}")
     if not on_gpu and results.session().lab is not None:
         show_recorded([name], "From source to the first launch")
-    measured = {rung: _measure(rung) for rung in chosen if all(map(_is_there, RUNGS[rung].imports))}
+    measured, refused = {}, {}
+    for rung in chosen:
+        if missing := [module for module in RUNGS[rung].imports if not _is_there(module)]:
+            refused[rung] = f"{missing[0]} is not installed"
+            continue
+        try:
+            measured[rung] = _measure(rung)
+        except Failed as failed:
+            refused[rung] = str(failed)
+    for rung, why in refused.items():
+        print(f"Left out: {rung}, since here {why}")
+    if not measured:
+        raise Failed("none of the ways gets to a launch here; see above")
     slowest = max(cold for cold, _, _ in measured.values())
     rows = [{"way": rung, "cold, s": _seconds(cold), "warm, s": _seconds(warm), "import, s": _seconds(imports),
              "cold, of the slowest": figures.percent(cold / slowest), "needs": RUNGS[rung].needs,
              "gives up": RUNGS[rung].gives_up} for rung, (cold, warm, imports) in measured.items()]
     results.note("measured", "from source to the first launch", f"{len(rows)} ways, cold and warm")
     drawn = {"columns": ["cold, s", "warm, s"], "label": "seconds from source to the first launch", "scale": "log"}
-    keep({name: results.table_of("From source to the first launch, the same kernel", rows, bars=drawn)})
+    keep({name: results.table_of(f"From source to the first launch, on {machine.cpu()}", rows, bars=drawn)})
     return rows
 
 

@@ -20,6 +20,7 @@ GREY = "#8a8a8a"
 LONGEST = 2.5  # times the fastest: bars beyond would squeeze the differences that matter
 WIDTH = 5.2  # inches: at 72 points each, the drawing's own width
 INK = "#010203"  # stands for currentColor while matplotlib draws, since it only knows real colours
+LEFT = ' style="text-align: left"'
 THIN = "\u202f"  # narrow no-break space between a number and its unit
 
 _STYLE = {
@@ -165,7 +166,9 @@ def html_table(table: dict, caption: str) -> str:
     with pandas.option_context("display.max_colwidth", None):  # or long cells end in dots
         body = frame.to_html(index=False, border=0, classes="results", justify="unset")
     kinds = itertools.cycle(column_kinds(heads, rows))  # pandas writes row after row, the heads first
-    body = re.sub("<(t[hd])>", lambda cell: f'<{cell[1]} class="{next(kinds)}">', body)
+    # A notebook sets all cells to the right, and has none of the book's style sheet.
+    body = re.sub("<(t[hd])>", lambda cell: f'<{cell[1]} class="{(kind := next(kinds))}"'
+                                            f'{"" if kind == "number" else LEFT}>', body)
     top = f"<caption>{html.escape(title(table))}. {html.escape(caption)}.</caption>"
     return body.replace("<thead>", f"{top}<thead>", 1)
 

@@ -87,6 +87,17 @@ def cuda_include() -> Path | None:
     return next((place for place in places if (place / "cuda_bf16.h").is_file()), None)
 
 
+def cpu() -> str:
+    """The CPU and how many of its cores this process may use, such as "AMD EPYC 9554, 16 cores"."""
+    try:
+        named = re.search(r"^model name\s*:\s*(.+?)(?: \d+-Core)?(?: Processor)?$", Path("/proc/cpuinfo").read_text(encoding="utf-8"),
+                          re.MULTILINE)
+    except OSError:
+        named = None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{named[1] if named else platform.processor() or platform.machine()}, {cores} cores"
+
+
 def find_cxx() -> Path | None:
     """The C++ compiler that torch's builder would call: CXX where it is set, else c++. None where it is not found."""
     found = shutil.which(os.environ.get("CXX") or "c++")

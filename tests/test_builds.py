@@ -127,6 +127,21 @@ def test_the_ladder_times_short_ways_three_times_and_compares_with_the_slowest(m
     assert kept["ladder"]["bars"]["columns"] == ["cold, s", "warm, s"]
 
 
+def test_a_way_that_fails_is_left_out_and_says_why(monkeypatch, capsys):
+    def climb(way, folder):
+        if way.endswith("ABI"):
+            raise climbing.Failed(f"{way}: out of luck")
+        return {"import": 0.5, "launch": 1.0}
+
+    monkeypatch.setattr(climbing, "_climb", climb)
+    rows = climbing.ladder("ladder")
+    assert [row["way"] for row in rows] == list(rungs.ON_THE_CPU[:2])
+    assert "Left out: load(), stable ABI, since here load(), stable ABI: out of luck" in capsys.readouterr().out
+    monkeypatch.setattr(climbing, "_is_there", lambda module: False)
+    with pytest.raises(climbing.Failed, match="none of the ways"):
+        climbing.ladder("ladder")
+
+
 def test_a_way_that_there_is_not_is_named():
     with pytest.raises(ValueError, match="rungs has 'make'; on this machine there are load"):
         climbing.ladder("ladder", rungs=("make",))

@@ -32,7 +32,7 @@ def test_columns_are_told_apart_by_what_they_hold():
     assert figures.column_kinds(heads, rows) == ["name", "number", "number", "name", "code", "words"]
     table = {"kind": "table", "title": "T", "columns": heads, "rows": [dict(zip(heads, row)) for row in rows]}
     html = figures.html_table(table, "here")
-    assert '<th class="number">share</th>' in html and '<td class="code">93: y[i] = x[i];</td>' in html
+    assert '<th class="number">share</th>' in html and '<td class="code" style="text-align: left">93: y[i] = x[i];</td>' in html
     assert "a" * 31 in html  # whole
     lines = figures.text_table(table).splitlines()
     assert lines[1].index("1,024") + 5 == lines[2].index("8") + 1 and lines[1].index("gelu") == lines[2].index(" x ") + 1
