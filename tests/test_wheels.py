@@ -230,3 +230,17 @@ def test_on_a_gpu_a_package_for_another_one_says_so(tmp_path, session, monkeypat
     monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
     (row,) = labkit.try_wheels("tried", [labkit.wheel("gelu", arch="7.5")])[:1]
     assert row["outcome"].startswith("ImportError: gelu_op holds code for sm_75, and this GPU is sm_")
+
+
+@pytest.mark.gpu
+def test_a_library_for_another_gpu_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    if target() == "7.5":
+        pytest.skip("this GPU is of the one architecture that it is built for")
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    with zipfile.ZipFile(labkit.wheel("gelu", arch="7.5")) as files:
+        library = files.extract("gelu_op/_cuda.so", tmp_path)
+    call = f"import torch; torch.ops.load_library({library!r}); torch.ops.gelu_op.forward(torch.ones(3, device='cuda'), 7)"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith(
+        "RuntimeError: gelu: the launch failed: no kernel image is available for execution on the device. The library holds no "
+        "code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST).")

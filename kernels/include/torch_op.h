@@ -232,7 +232,10 @@ public:
 
     // `error` is what a launcher returned: nullptr, or what went wrong.
     static void check(const char* op, const char* error) {
-        if (error) fail({op, ": the launch failed: ", error});
+        if (!error) return;
+        const bool other_gpu = std::string_view(error).starts_with("no kernel image");
+        fail({op, ": the launch failed: ", error,
+              other_gpu ? ". The library holds no code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST)." : ""});
     }
 
 private:
