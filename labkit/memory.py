@@ -46,7 +46,7 @@ def levels(name: str) -> list[dict]:
         ("registers", f"{_size(4 * gpu.regs_per_multiprocessor)} an SM", _chase_register(), _registers_gbps(gpu)),
         ("shared memory", f"{_size(gpu.shared_memory_per_multiprocessor)} an SM", _chase_shared(), _shared_gbps(gpu)),
         ("L1 cache", f"{_size(_first_level(curve))} an SM, as seen", _chase_global(32 << 10), _l1_gbps(gpu)),
-        ("L2 cache", _size(gpu.L2_cache_size), _chase_global(l2), _read_gbps(_words(l2), gpu, 2048, 2)),
+        ("L2 cache", _size(gpu.L2_cache_size), _chase_global(l2 // 2), _read_gbps(_words(l2), gpu, 2048, 2)),
         ("memory", _size(gpu.total_memory), _chase_global(large, cold=True), _read_gbps(_words(large), gpu, 2048, 4)),
     ]
     rows = [{"level": level, "size": size, "latency, clocks": round(clocks, 1), "latency, ns": round(clocks / clock, 1),
