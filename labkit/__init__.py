@@ -30,6 +30,13 @@
     ladder(name)          from source to the first launch in ten ways, cold and warm
     captured(name, op)    launches one by one, and as a CUDA graph
     provoke(name)         what goes wrong around a build, provoked and mended
+    formats(name)         what float32, tf32, float16, bfloat16 and fp8 can hold, and how far apart their numbers are
+    at_the_edges(name, {...})  results and gradients where a type ends: overflow, denormals, infinities, NaN
+    accumulated(name, op) the error of long sums in narrow and wide types, and of a kernel that adds in its own type
+    matmul_errors(name)   the error of a matrix product in float32, tf32 and 16 bits, on a GPU
+    under_autocast(name, op)  the types that a custom operator gets and returns inside torch.autocast
+    scaled_steps(name, op)  what GradScaler does with a step that overflows
+    loss_curves(name, ...)  a training run in float32, with autocast, and in 16 bits without care
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -49,6 +56,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
+         "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
+         "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

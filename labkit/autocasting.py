@@ -1,0 +1,129 @@
+"""What torch.autocast and GradScaler do with a custom operator, seen by running it under them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Callable
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labkit import machine, results
+from labkit.operator import Operator
+from labkit.report import keep
+
+REGISTERED = torch.float16  # the type that the registered operator asks for
+NORMAL, OUTLIER = 1.0, 1e4  # how large the inputs of a step are
+STEPS = (NORMAL, NORMAL, OUTLIER, NORMAL, NORMAL)
+COPIES = "labkit_autocast"  # the namespace of registered copies
+_number = itertools.count()
+
+
+class _Seen(TorchDispatchMode):
+    """The types of the tensors that a GeLU gets: our operator, a copy of it, or PyTorch's. It looks below autocast."""
+
+    def __init__(self, gelu: Operator):
+        super().__init__()
+        self.namespaces, self.dtypes = (gelu.namespace, COPIES), []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in self.namespaces or func.name() == "aten::gelu":
+            self.dtypes += [t.dtype for t in tree_leaves(args) if torch.is_tensor(t)]
+        return func(*args, **(kwargs or {}))
+
+
+def under_autocast(name: str, gelu: Operator) -> list[dict]:
+    """Calls GeLU with a float32 tensor inside torch.autocast, in four ways and for two types; shows and keeps the table.
+
+    name: what the table is called in results/. gelu: the operator, from `labkit.load("gelu")`. The ways: our operator as it
+    is; a copy with `torch.library.register_autocast` for REGISTERED; a function that casts to autocast's type by itself; and
+    PyTorch's F.gelu. A last pair of rows gives ours the result of a Linear, as in a model.
+
+    Returns the rows: the way, autocast's type, the type that the kernel gets, that of the result, and that of the gradient.
+    """
+    device = machine.device()
+    kind = device.type
+    copy = registered(gelu, kind, REGISTERED)
+    linear = nn.Linear(8, 8, device=device)
+
+    def casting(x: torch.Tensor) -> torch.Tensor:
+        return gelu(x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x)
+
+    ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "ours, as it is": gelu, f"ours, registered for {_short(REGISTERED)}": copy, "ours, cast in the function": casting,
+        "F.gelu": gelu.rivals.native, "ours, after a Linear": lambda x: gelu(linear(x))}
+    rows = []
+    for label, function in ways.items():
+        for dtype in (torch.float16, torch.bfloat16):
+            x = torch.randn(4, 8, device=device, requires_grad=True)
+            with _Seen(gelu) as seen, torch.autocast(kind, dtype):
+                y = function(x)
+            y.float().sum().backward()
+            rows.append({"called": label, "autocast": _short(dtype), "the kernel gets": _short(seen.dtypes[0]),
+                         "result": _short(y.dtype), "gradient of x": _short(x.grad.dtype)})
+    results.note("exact", "GeLU under autocast", f"{len(ways)} ways, 2 types")
+    keep({name: results.table_of("GeLU with a float32 input under autocast", rows)})
+    return rows
+
+
+def registered(gelu: Operator, kind: str, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """GeLU as an operator of its own, for which `torch.library.register_autocast` asks for `dtype` on devices of a kind."""
+    def run(x):
+        return gelu.ops.forward(x, gelu.latest)
+
+    def backward(ctx, grad):
+        return gelu.ops.backward(grad, *ctx.saved_tensors, gelu.latest)
+
+    # A registration lasts as long as the process, so each copy has a name of its own.
+    wrapped = torch.library.custom_op(f"{COPIES}::gelu{next(_number)}", run, mutates_args=(), schema="(Tensor x) -> Tensor")
+    wrapped.register_autograd(backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    torch.library.register_autocast(wrapped, kind, dtype)
+    return wrapped
+
+
+def scaled_steps(name: str, gelu: Operator) -> list[dict]:
+    """Trains a small float16 model with our GeLU for five steps with a GradScaler; the third has inputs that are too large.
+
+    name: what the table is called in results/. gelu: the operator, from `labkit.load("gelu")`.
+    Returns a row a step: the scale before it, whether all gradients were finite, whether the weights changed, and the scale
+    after it. The scaler doubles its scale after two good steps here, instead of 2000.
+    """
+    device = machine.device()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), _Calls(gelu), nn.Linear(16, 1)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
+    x = torch.randn(32, 8, device=device)
+    rows = []
+    for step, size in enumerate(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.float16):
+            loss = model(x * size).float().square().mean()
+        before, weights = scaler.get_scale(), [p.detach().clone() for p in model.parameters()]
+        scaler.scale(loss).backward()
+        finite = all(p.grad.isfinite().all().item() for p in model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+        changed = any(not torch.equal(p, old) for p, old in zip(model.parameters(), weights))
+        rows.append({"step": step, "inputs": "too large" if size == OUTLIER else "normal", "scale before": before,
+                     "gradients finite": finite, "weights changed": changed, "scale after": scaler.get_scale()})
+    results.note("exact", "steps with a GradScaler", f"{sum(not row['weights changed'] for row in rows)} of {len(rows)} skipped")
+    keep({name: results.table_of("Five steps in float16 with a GradScaler", rows)})
+    return rows
+
+
+class _Calls(nn.Module):
+    """A function as a module, for nn.Sequential."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
