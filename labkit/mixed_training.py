@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Callable, Iterator, Sequence
@@ -47,14 +48,14 @@ class _Step:
 
 
 def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequence[Batch], title: str,
-                mean_over: int = 1 << 21, learning_rate: float = 1e-3) -> list[dict]:
+                mean_over: float = 1 << 21, learning_rate: float = 1e-3) -> list[dict]:
     """Trains a model in each of WAYS, from the same weights and on the same batches; shows and keeps table and curves.
 
     name: what the table is called in results/; <name>_curves is the loss over the steps. make_model: called without
     arguments for each way; returns a float32 model on this machine's device, a function of tokens (B, T) that returns scores
     (B, T, V). batches: one a step, of tokens and targets. title: what is trained, for the heads; the device is added.
-    mean_over: how many predictions the whole batch has, over which the loss is a mean. Each step computes the B * T of one
-    batch, one part of it, and divides by mean_over, as gradient accumulation does. learning_rate: of AdamW; it falls to 0.
+    mean_over: how many predictions the loss is a mean over. Each step computes the B * T of one batch and divides by
+    mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW; it falls to 0.
 
     AdamW divides gradients by their own size, so that mean_over changes nothing as long as no gradient is lost.
 
@@ -71,7 +72,8 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     rows, series = [], {}
     for label, way in WAYS.items():
         torch.manual_seed(0)
-        steps = list(_train(make_model(), way, batches, mean_over, learning_rate))
+        with _one_thread():
+            steps = list(_train(make_model(), way, batches, mean_over, learning_rate))
         losses = [step.loss for step in steps]
         finite = math.isfinite(losses[-1])
         series[label] = [round(loss, 4) if math.isfinite(loss) else None for loss in losses]
@@ -94,10 +96,10 @@ def _train(model: nn.Module, way: Way, batches: Sequence[Batch], mean_over: int,
     weights = list(model.parameters())
     count = sum(p.numel() for p in weights)
     optimizer = torch.optim.AdamW(weights, lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=len(batches))
     kind = weights[0].device.type
     scaler = torch.amp.GradScaler(kind, enabled=way.scaled)
-    for tokens, targets in batches:
+    for place, (tokens, targets) in enumerate(batches):
+        optimizer.param_groups[0]["lr"] = learning_rate * (1 - place / len(batches))
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(kind, way.autocast, enabled=way.autocast is not None):
             scores = model(tokens)
@@ -108,12 +110,22 @@ def _train(model: nn.Module, way: Way, batches: Sequence[Batch], mean_over: int,
         zero = _total([p.grad == 0 for p in weights]) / count
         scaler.step(optimizer)
         scaler.update()
-        schedule.step()
         changed = _total([p != old for p, old in zip(weights, before)]) / count
         step = _Step(loss.item() / targets.numel(), zero, changed, skipped=scaler.get_scale() < scale)
         yield step
         if not math.isfinite(step.loss):
             return
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within, an operator on the CPU has one thread: shared out, these small ones take longer, much so on busy cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _total(found: list[Tensor]) -> int:
