@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from labkit import machine, results
 from labkit.operator import Operator
+from labkit.precision import type_name
 from labkit.report import keep
 
 REGISTERED = torch.float16  # the type that the registered operator asks for
@@ -52,7 +53,7 @@ def under_autocast(name: str, gelu: Operator) -> list[dict]:
         return gelu(x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x)
 
     ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "ours, as it is": gelu, f"ours, registered for {_short(REGISTERED)}": copy, "ours, cast in the function": casting,
+        "ours, as it is": gelu, f"ours, registered for {type_name(REGISTERED)}": copy, "ours, cast in the function": casting,
         "F.gelu": gelu.rivals.native, "ours, after a Linear": lambda x: gelu(linear(x))}
     rows = []
     for label, function in ways.items():
@@ -61,8 +62,8 @@ def under_autocast(name: str, gelu: Operator) -> list[dict]:
             with _Seen(gelu) as seen, torch.autocast(kind, dtype):
                 y = function(x)
             y.float().sum().backward()
-            rows.append({"called": label, "autocast": _short(dtype), "the kernel gets": _short(seen.dtypes[0]),
-                         "result": _short(y.dtype), "gradient of x": _short(x.grad.dtype)})
+            rows.append({"called": label, "autocast": type_name(dtype), "the kernel gets": type_name(seen.dtypes[0]),
+                         "result": type_name(y.dtype), "gradient of x": type_name(x.grad.dtype)})
     results.note("exact", "GeLU under autocast", f"{len(ways)} ways, 2 types")
     keep({name: results.table_of("GeLU with a float32 input under autocast", rows)})
     return rows
@@ -92,38 +93,25 @@ def scaled_steps(name: str, gelu: Operator) -> list[dict]:
     """
     device = machine.device()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), _Calls(gelu), nn.Linear(16, 1)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    first, second = nn.Linear(8, 16, device=device), nn.Linear(16, 1, device=device)
+    weights = [*first.parameters(), *second.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=1e-3)
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, growth_interval=2)
     x = torch.randn(32, 8, device=device)
     rows = []
     for step, size in enumerate(STEPS):
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.float16):
-            loss = model(x * size).float().square().mean()
-        before, weights = scaler.get_scale(), [p.detach().clone() for p in model.parameters()]
+            loss = second(gelu(first(x * size))).float().square().mean()
+        scale, before = scaler.get_scale(), [p.detach().clone() for p in weights]
         scaler.scale(loss).backward()
-        finite = all(p.grad.isfinite().all().item() for p in model.parameters())
+        finite = all(p.grad.isfinite().all().item() for p in weights)
         scaler.step(optimizer)
         scaler.update()
-        changed = any(not torch.equal(p, old) for p, old in zip(model.parameters(), weights))
-        rows.append({"step": step, "inputs": "too large" if size == OUTLIER else "normal", "scale before": before,
+        changed = any(not torch.equal(p, old) for p, old in zip(weights, before))
+        rows.append({"step": step, "inputs": "too large" if size == OUTLIER else "normal", "scale before": scale,
                      "gradients finite": finite, "weights changed": changed, "scale after": scaler.get_scale()})
-    results.note("exact", "steps with a GradScaler", f"{sum(not row['weights changed'] for row in rows)} of {len(rows)} skipped")
+    skipped = sum(not row["weights changed"] for row in rows)
+    results.note("exact", "steps with a GradScaler", f"{skipped} of {len(rows)} skipped")
     keep({name: results.table_of("Five steps in float16 with a GradScaler", rows)})
     return rows
-
-
-class _Calls(nn.Module):
-    """A function as a module, for nn.Sequential."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

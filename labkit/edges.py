@@ -8,7 +8,7 @@ from typing import Callable
 import torch
 
 from labkit import machine, results
-from labkit.precision import every_finite
+from labkit.precision import every_finite, type_name
 from labkit.report import keep
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -18,7 +18,8 @@ NONE = "none"  # what a cell says where no input has the fault
 def at_the_edges(name: str, variants: dict[str, Activation], title: str) -> list[dict]:
     """Runs each variant, and autograd's gradient of it, where a type ends; shows and keeps the table.
 
-    name: what the table is called in results/. variants: {label: differentiable function of one tensor}. title: the table's head.
+    name: what the table is called in results/. variants: {label: differentiable function of one tensor}. title: the table's
+    head.
 
     Returns a row a case, with a column a variant: the least positive input, of all numbers of a 16-bit type, whose gradient
     is NaN or infinite; the gradient at 1 when 1e-8 comes in; the result of a denormal input; the least result that is not 0
@@ -29,12 +30,12 @@ def at_the_edges(name: str, variants: dict[str, Activation], title: str) -> list
         raise ValueError("at_the_edges: variants is empty; it has to name at least one function")
     cases: list[tuple[str, Callable[[Activation], float | str]]] = []
     for dtype in (torch.float16, torch.bfloat16):
-        kind = _short(dtype)
+        kind = type_name(dtype)
         cases += [(f"{kind}: least x > 0 whose gradient is not finite", lambda f, d=dtype: _first_wild_gradient(f, d)),
                   (f"{kind}: gradient at 1, for 1e-8 from above", lambda f, d=dtype: _gradient(f, 1.0, d, 1e-8))]
     # A power of two below the least normal number: half of it is a number of the type as well.
     for dtype, power in ((torch.float16, -20), (torch.bfloat16, -130), (torch.float32, -130)):
-        cases.append((f"{_short(dtype)}: gelu(2^{power}), denormal", lambda f, d=dtype, p=power: _value(f, 2.0**p, d)))
+        cases.append((f"{type_name(dtype)}: gelu(2^{power}), denormal", lambda f, d=dtype, p=power: _value(f, 2.0**p, d)))
     cases.append(("float32: least result not 0 in the tail", _least_in_tail))
     for x in (math.inf, -math.inf, math.nan):
         cases.append((f"float16: result at {_said(x)}", lambda f, x=x: _value(f, x, torch.float16)))
@@ -78,7 +79,3 @@ def _said(value: float | str) -> float | str:
     if isinstance(value, str) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -55,7 +55,8 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     arguments for each way; returns a float32 model on this machine's device, a function of tokens (B, T) that returns scores
     (B, T, V). batches: one a step, of tokens and targets. title: what is trained, for the heads; the device is added.
     mean_over: how many predictions the loss is a mean over. Each step computes the B * T of one batch and divides by
-    mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW; it falls to 0.
+    mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW; it
+    falls to 0.
 
     AdamW divides gradients by their own size, so that mean_over changes nothing as long as no gradient is lost.
 

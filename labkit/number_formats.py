@@ -1,4 +1,4 @@
-"""`formats`: what the floating-point formats of a GPU can hold, and how far apart their numbers are, computed from their bits."""
+"""`formats`: what floating-point formats can hold, and how far apart their numbers are, computed from their bits."""
 
 from __future__ import annotations
 

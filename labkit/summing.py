@@ -1,4 +1,4 @@
-"""How wide a sum has to be: `accumulated` adds up many numbers in narrow and in wide types, `matmul_errors` multiplies in tf32."""
+"""How wide a sum has to be: `accumulated` adds up in narrow and in wide types, `matmul_errors` multiplies in tf32."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from labkit import machine, results
 from labkit.mutants import mutant
 from labkit.operator import Operator
+from labkit.precision import type_name
 from labkit.report import keep, show_recorded
 
 TRIALS = 16  # sums of each length, whose errors are averaged
@@ -42,7 +43,7 @@ def accumulated(name: str, row_sum: Operator) -> list[dict]:
     lengths = [1 << k for k in range(4, LONGEST_TREE.bit_length())]
     series = {}
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        x, kind = drawn.to(dtype), _short(dtype)
+        x, kind = drawn.to(dtype), type_name(dtype)
         exact = {n: x[:, :n].double().sum(1) for n in lengths}
         chain = running_sums(x[:, :LONGEST_CHAIN], dtype)
         series[f"{kind}, one after another"] = [relative_error(chain[n], exact[n]) if n in chain else None for n in lengths]
@@ -58,7 +59,7 @@ def accumulated(name: str, row_sum: Operator) -> list[dict]:
         narrow = mutant("row_sum", VERSION, OLD, NEW, backend=row_sum.backend)
     drawn = _numbers(TRIALS // 4, LONGEST_ROW).to(row_sum.device)
     lengths = [1 << k for k in range(8, LONGEST_ROW.bit_length(), 2)]
-    kernels = {f"{_short(dtype)}, {label}": [_kernel_error(operator, drawn[:, :n].to(dtype)) for n in lengths]
+    kernels = {f"{type_name(dtype)}, {label}": [_kernel_error(operator, drawn[:, :n].to(dtype)) for n in lengths]
                for dtype in (torch.float16, torch.bfloat16)
                for label, operator in (("float32 sum", row_sum), ("sum in its own type", narrow))}
     rows = [{"n": n, **{label: round(100 * errors[k], 4) for label, errors in kernels.items()}} for k, n in enumerate(lengths)]
@@ -73,7 +74,8 @@ def matmul_errors(name: str, size: int = 4096) -> list[dict]:
 
     name: what the table is called in results/. size: the matrices are size x size, of standard normal numbers.
     Returns a row a way: the error against float64, as the norm of the difference over the norm of the product. tf32 is a GPU's:
-    without one the recorded table is shown and [] returned. torch's setting is put back afterwards.
+    without one the recorded table is shown and [] returned. A GPU before compute capability 8.0 computes that row in float32.
+    torch's setting is put back afterwards.
     """
     title = f"Error of a product of {size} × {size} matrices"
     if machine.backend() != "cuda":
@@ -83,7 +85,7 @@ def matmul_errors(name: str, size: int = 4096) -> list[dict]:
     exact = a.double() @ b.double()
     ways: dict[str, Callable[[], torch.Tensor]] = {
         "float32": lambda: _product(a, b, "ieee"), "tf32": lambda: _product(a, b, "tf32"),
-        **{_short(dtype): lambda d=dtype: a.to(d) @ b.to(d) for dtype in (torch.float16, torch.bfloat16)}}
+        **{type_name(dtype): lambda d=dtype: a.to(d) @ b.to(d) for dtype in (torch.float16, torch.bfloat16)}}
     rows = [{"inputs": label, "relative error": ((multiply().double() - exact).norm() / exact.norm()).item()}
             for label, multiply in ways.items()]
     results.note("exact", title, f"{len(rows)} types")
@@ -147,7 +149,3 @@ def _curve(title: str, lengths: list[int], series: dict[str, list]) -> dict:
             "x": {"label": "n", "scale": "log", "values": lengths, "ticks": ticks,
                   "tick_labels": [f"{n:,}" for n in ticks]},
             "series": {label: [error or None for error in errors] for label, errors in series.items()}}
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -52,7 +52,7 @@ def test_only_the_sigmoid_form_has_a_tail(cells):
 
 
 def test_the_policy_at_infinities_and_nan(cells):
-    told = {x: (cells[f"float16: result at {x}"]["v7"], cells[f"float16: gradient at {x}"]["v7"]) for x in ("inf", "-inf", "NaN")}
+    told = {x: tuple(cells[f"float16: {what} at {x}"]["v7"] for what in ("result", "gradient")) for x in ("inf", "-inf", "NaN")}
     assert told == {"inf": ("inf", 1), "-inf": (0, 0), "NaN": ("NaN", "NaN")}
     assert cells["float16: gradient at inf"]["F.gelu"] == "NaN"
 

@@ -93,7 +93,7 @@ def test_too_few_batches_are_refused(session):
 
 @pytest.mark.parametrize("backend, capability, native", [("cuda", "7.5", False), ("cuda", "8.0", True), ("cuda", "10.0", True),
                                                          ("host", "7.5", True)])
-def test_bfloat16_is_native_from_ampere_on_and_a_lab_says_where_it_is_not(session, monkeypatch, capsys, backend, capability, native):
+def test_bfloat16_is_native_from_ampere_on_or_it_is_said(session, monkeypatch, capsys, backend, capability, native):
     monkeypatch.setattr(machine, "gpu", lambda: {"capability": capability, "name": "a GPU"})
     monkeypatch.setattr(machine, "backend", lambda: backend)
     assert machine.native_bfloat16() is native

@@ -35,7 +35,7 @@ def test_the_table_says_what_the_bit_patterns_hold(rows, name):
     steps = values.diff()
     assert row["largest"] == values[-1].item() and row["least denormal"] == values[0].item()
     assert row["ULP at 1"] == (values[values > 1][0] - 1).item()
-    # Denormal numbers lie as far apart as the least of them is from 0; the normal ones begin a binade below the first wider step.
+    # Denormal numbers lie as far apart as the least of them is from 0, and so do the normal ones of the first binade.
     wider = values[:-1][steps > values[0]][0].item()
     assert row["least normal"] == wider / 2
     assert row["decimal digits"] == pytest.approx(math.log10(2 / row["ULP at 1"]), abs=0.05)

@@ -79,7 +79,9 @@ def test_tf32_is_a_gpus_and_the_setting_is_put_back(session, monkeypatch, capsys
 
 
 @pytest.mark.gpu
-def test_tf32_loses_as_much_as_float16_and_less_than_bfloat16(session):
+def test_tf32_is_as_narrow_as_float16_and_wider_than_bfloat16(session):
+    if not labkit.machine.native_bfloat16():
+        pytest.skip("a GPU before compute capability 8.0 has no tf32")
     error = {row["inputs"]: row["relative error"] for row in labkit.matmul_errors("matmul", size=1024)}
-    assert error["float32"] < 1e-5 < error["tf32"] < error["bfloat16"]
-    assert error["tf32"] == pytest.approx(error["float16"], rel=1)
+    assert error["float32"] < 1e-5 and 1e-4 < error["tf32"] < error["bfloat16"]
+    assert error["float16"] / 2 < error["tf32"] < 4 * error["float16"]  # 11 significant bits both; tf32 may cut them off
