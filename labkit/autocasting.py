@@ -36,13 +36,13 @@ class _Seen(TorchDispatchMode):
 
 
 def under_autocast(name: str, gelu: Operator) -> list[dict]:
-    """Calls GeLU with a float32 tensor inside torch.autocast, in four ways and for two types; shows and keeps the table.
+    """Calls GeLU with a float32 tensor inside torch.autocast, in five ways and for two types; shows and keeps the table.
 
     name: what the table is called in results/. gelu: the operator, from `labkit.load("gelu")`. The ways: our operator as it
-    is; a copy with `torch.library.register_autocast` for REGISTERED; a function that casts to autocast's type by itself; and
-    PyTorch's F.gelu. A last pair of rows gives ours the result of a Linear, as in a model.
+    is; the same on the result of a Linear, as in a model; a copy with `torch.library.register_autocast` for REGISTERED; a
+    function that casts to autocast's type by itself; and PyTorch's F.gelu.
 
-    Returns the rows: the way, autocast's type, the type that the kernel gets, that of the result, and that of the gradient.
+    Returns a row for each way and type: the type that the kernel gets, that of the result, and that of x's gradient.
     """
     device = machine.device()
     kind = device.type
@@ -53,8 +53,8 @@ def under_autocast(name: str, gelu: Operator) -> list[dict]:
         return gelu(x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x)
 
     ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "ours, as it is": gelu, f"ours, registered for {type_name(REGISTERED)}": copy, "ours, cast in the function": casting,
-        "F.gelu": gelu.rivals.native, "ours, after a Linear": lambda x: gelu(linear(x))}
+        "ours": gelu, "F.gelu": gelu.rivals.native, "ours after a Linear": lambda x: gelu(linear(x)),
+        f"ours registered for {type_name(REGISTERED)}": copy, "ours with a cast": casting}
     rows = []
     for label, function in ways.items():
         for dtype in (torch.float16, torch.bfloat16):
@@ -62,9 +62,9 @@ def under_autocast(name: str, gelu: Operator) -> list[dict]:
             with _Seen(gelu) as seen, torch.autocast(kind, dtype):
                 y = function(x)
             y.float().sum().backward()
-            rows.append({"called": label, "autocast": type_name(dtype), "the kernel gets": type_name(seen.dtypes[0]),
+            rows.append({"called": f"{label}, under {type_name(dtype)}", "kernel gets": type_name(seen.dtypes[0]),
                          "result": type_name(y.dtype), "gradient of x": type_name(x.grad.dtype)})
-    results.note("exact", "GeLU under autocast", f"{len(ways)} ways, 2 types")
+    results.note("exact", "GeLU under autocast", f"{len(rows)} calls")
     keep({name: results.table_of("GeLU with a float32 input under autocast", rows)})
     return rows
 

@@ -70,7 +70,7 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     if not machine.native_bfloat16():
         print("bfloat16: this GPU has no instructions for it, so PyTorch computes it through float32. The numbers are right, "
               "and the speed is not what bfloat16 has elsewhere.")
-    rows, series = [], {}
+    rows, series, ends = [], {}, []
     for label, way in WAYS.items():
         torch.manual_seed(0)
         with _one_thread():
@@ -79,13 +79,15 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
         finite = math.isfinite(losses[-1])
         series[label] = [round(loss, 4) if math.isfinite(loss) else None for loss in losses]
         series[label] += [None] * (len(batches) - len(losses))
+        if not finite and len(losses) > 1:
+            ends.append({"label": f"{label}: the last finite loss", "x": len(losses) - 2, "y": round(losses[-2], 4)})
         rows.append({"trained in": label, "final loss": round(sum(losses[-LAST:]) / LAST, 4) if finite else None,
                      "not finite from step": None if finite else len(losses) - 1,
                      "steps skipped": sum(step.skipped for step in steps),
                      "gradients that are 0, %": _mean_percent([step.zero for step in steps]),
                      "weights that change, %": _mean_percent([step.changed for step in steps])})
     curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(len(batches)))},
-             "y": {"label": "loss"}, "series": series}
+             "y": {"label": "loss"}, "series": series, **({"points": ends} if ends else {})}
     results.note("measured", title, f"{len(rows)} ways to train, {len(batches)} steps")
     keep({name: results.table_of(title, rows), f"{name}_curves": curve}, f"On {here()}")
     return rows

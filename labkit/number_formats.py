@@ -9,6 +9,7 @@ from labkit import results
 from labkit.report import keep
 
 BINADES = range(-34, 34)  # powers of two that the curve covers: about 1e-10 to 1e10
+TICKS = {"10⁻⁹": 1e-9, "10⁻⁶": 1e-6, "10⁻³": 1e-3, "1": 1.0, "10³": 1e3, "10⁶": 1e6, "10⁹": 1e9}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,8 @@ def formats(name: str) -> list[dict]:
     # Within a binade the distance is constant, so two points give its line exactly: its first number, and just below the next.
     x = [point for k in BINADES for point in (2.0**k, 2.0 ** (k + 1) * (1 - 2.0**-40))]
     curve = {"kind": "curve", "title": "Distance between neighbouring numbers, relative to their size",
-             "x": {"label": "size of the number", "scale": "log", "values": x, "ticks": [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]},
+             "x": {"label": "size of the number", "scale": "log", "values": x, "ticks": list(TICKS.values()),
+                   "tick_labels": list(TICKS)},
              "y": {"label": "distance / size", "scale": "log"},
              "series": {label: [each.relative_spacing(point) for point in x] for label, each in FORMATS.items()}}
     keep({name: results.table_of("Floating-point formats", rows, exact=True), f"{name}_spacing": curve}, results.EXACT)

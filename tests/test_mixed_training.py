@@ -49,6 +49,8 @@ def test_float16_loses_small_gradients_unless_they_are_scaled(on_cpu, train, ses
     curve = session().tables["losses_curves"]
     assert curve["title"].endswith("on the CPU") and all(len(values) == 60 for values in curve["series"].values())
     assert curve["series"]["float16 weights"][1:] == [None] * 59
+    end, = curve["points"]
+    assert end["label"].startswith("float16 weights") and (end["x"], end["y"]) == (0, curve["series"]["float16 weights"][0])
     assert curve["series"]["float32"][0] == pytest.approx(math.log(12), rel=0.1)  # it begins by guessing among 12 characters
 
 
