@@ -37,7 +37,8 @@ def accumulated(name: str, row_sum: Operator) -> list[dict]:
 
     "One after another" rounds to the type after every addition, and so does "as a tree", which adds the second half to the
     first, then the second quarter to the first, and so on. The first curve is PyTorch's arithmetic on the CPU, and the same
-    everywhere; its chains end at LONGEST_CHAIN, since each addition is a call. Returns the rows of the table, one a length, with the errors in per cent.
+    everywhere; its chains end at LONGEST_CHAIN, since each addition is a call. Returns the rows of the table, one a length,
+    with the errors in per cent.
     """
     drawn = _numbers(TRIALS, LONGEST_TREE)
     lengths = [1 << k for k in range(4, LONGEST_TREE.bit_length())]
