@@ -16,6 +16,7 @@ from labkit.report import here, keep
 
 Batch = tuple[Tensor, Tensor]  # tokens and targets
 LAST = 10  # steps over which the final loss is averaged
+WARM_UP = 10  # steps over which the learning rate rises; without, the larger model's loss jumps before it falls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +56,8 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     arguments for each way; returns a float32 model on this machine's device, a function of tokens (B, T) that returns scores
     (B, T, V). batches: one a step, of tokens and targets. title: what is trained, for the heads; the device is added.
     mean_over: how many predictions the loss is a mean over. Each step computes the B * T of one batch and divides by
-    mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW; it
-    falls to 0.
+    mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW, at
+    most; it rises over the first 10 steps and then falls to 0.
 
     AdamW divides gradients by their own size, so that mean_over changes nothing as long as no gradient is lost.
 
@@ -102,7 +103,7 @@ def _train(model: nn.Module, way: Way, batches: Sequence[Batch], mean_over: int,
     kind = weights[0].device.type
     scaler = torch.amp.GradScaler(kind, enabled=way.scaled)
     for place, (tokens, targets) in enumerate(batches):
-        optimizer.param_groups[0]["lr"] = learning_rate * (1 - place / len(batches))
+        optimizer.param_groups[0]["lr"] = learning_rate * min((place + 1) / WARM_UP, 1 - place / len(batches))
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(kind, way.autocast, enabled=way.autocast is not None):
             scores = model(tokens)

@@ -42,7 +42,7 @@ def test_float16_loses_small_gradients_unless_they_are_scaled(on_cpu, train, ses
     loss = {label: row["final loss"] for label, row in rows.items()}
     for label in ("bfloat16 autocast", "float16 autocast, GradScaler"):
         assert loss[label] == pytest.approx(loss["float32"], rel=0.01) and rows[label]["gradients that are 0, %"] < 1
-    assert loss["float16 autocast, no scaler"] > 1.2 * loss["float32"]
+    assert loss["float16 autocast, no scaler"] > 1.1 * loss["float32"]
     assert rows["float16 autocast, no scaler"]["gradients that are 0, %"] > 30
     assert loss["float16 weights"] is None and rows["float16 weights"]["not finite from step"] == 1
     assert rows["bfloat16 weights"]["weights that change, %"] < 90 < rows["bfloat16 autocast"]["weights that change, %"]
@@ -131,5 +131,5 @@ def test_a_gpu_shows_the_same_failures(session):
 
     rows = labkit.loss_curves("losses", make_model, sums.batches(80, 64, 32, device), "A Transformer")
     loss = {row["trained in"]: row["final loss"] for row in rows}
-    assert loss["float16 autocast, GradScaler"] == pytest.approx(loss["float32"], rel=0.02)
+    assert loss["float16 autocast, GradScaler"] == pytest.approx(loss["float32"], rel=0.05)
     assert loss["float16 autocast, no scaler"] > 1.1 * loss["float32"] and loss["float16 weights"] is None
