@@ -37,6 +37,13 @@
     try_wheels(name)      such packages installed and run with this Python and others, without a compiler
     architectures(name, {...})   the GPUs that a binary holds code for
     runs_on(name, archs)  which GPU runs what was compiled for which, by the rule `compatible`, and tried
+    formats(name)         what float32, tf32, float16, bfloat16 and fp8 can hold, and how far apart their numbers are
+    at_the_edges(name, {...})  results and gradients where a type ends: overflow, denormals, infinities, NaN
+    accumulated(name, op) the error of long sums in narrow and wide types, and of a kernel that adds in its own type
+    matmul_errors(name)   the error of a matrix product in float32, tf32 and 16 bits, on a GPU
+    under_autocast(name, op)  the types that a custom operator gets and returns inside torch.autocast
+    scaled_steps(name, op)  what GradScaler does with a step that overflows
+    loss_curves(name, ...)  a training run in float32, with autocast, and in 16 bits without care
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -59,6 +66,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
          "compatible": "binaries",
+         "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
+         "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

@@ -125,6 +125,15 @@ def arch() -> str | None:
     return f"sm_{seen['capability'].replace('.', '')}" if seen else None
 
 
+def native_bfloat16() -> bool:
+    """Whether the device that tensors of a lab belong on computes in bfloat16 by itself: GPUs from compute capability 8.0 on.
+
+    An older GPU holds bfloat16 and computes it through float32. True without a GPU: a CPU does what it is asked.
+    """
+    seen = gpu() if backend() == "cuda" else None
+    return seen is None or int(seen["capability"].partition(".")[0]) >= 8
+
+
 def versions() -> dict:
     """Versions that a measurement depends on, each a string, or None where the thing is not there.
 

@@ -17,6 +17,11 @@ from labkit.report import show_table
 _FORMATS = {torch.float16: (11, -14), torch.bfloat16: (8, -126), torch.float32: (24, -126), torch.float64: (53, -1022)}
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """A dtype as tables name it: "float16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def spacing(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """One ULP of `dtype` at each value of `exact` (float64); below the normal numbers, the smallest denormal."""
     precision, lowest = _FORMATS[dtype]
@@ -57,7 +62,7 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
     for dtype in dtypes:
         x = every_finite(dtype, machine.device())
         exact = reference(x.double())
-        short = str(dtype).removeprefix("torch.")
+        short = type_name(dtype)
         for label, function in variants.items():
             out = function(x)
             if out.dtype != dtype or out.shape != x.shape:
@@ -74,7 +79,7 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
     table = results.table_of(title, list(rows.values()))
     results.add(name, table)
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
-    results.add(f"{name}_curves", {"kind": "curve", "title": f"{title}, {str(dtypes[0]).removeprefix('torch.')}",
+    results.add(f"{name}_curves", {"kind": "curve", "title": f"{title}, {type_name(dtypes[0])}",
                                    "x": {"label": "x", "values": centres},
                                    "y": {"label": "error in ULP", "scale": "log"}, "series": series})
     show_table(table)
