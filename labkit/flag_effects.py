@@ -68,17 +68,19 @@ REPEATED = (f"{ONCE}\n        for (int t = 1; t < {TIMES}; ++t) {{\n"
 
 # -- machine code -------------------------------------------------------------------------------------------
 
-def flags(name: str, code: Code, arch: str | None = None, source: Path | None = None) -> list[dict]:
+def flags(name: str, code: Code | Path, arch: str | None = None) -> list[dict]:
     """Compiles a kernel under each change of CHANGES and counts its instructions beside those of the default.
 
-    name: what the table is called in results/. code: the kernel; its own flags are added to every row. arch: such as "sm_90"; by
-    default that of the GPU here, else ARCH. source: a .cu file in place of the operator's.
+    name: what the table is called in results/. code: a kernel of an operator, or a .cu file whose kernel has the file's name.
+    arch: such as "sm_90"; by default that of the GPU here, else ARCH.
 
     Returns the rows: flag; same machine code (instruction by instruction, operands included); instructions and registers;
     FFMA, FMUL and FADD; special functions; those that flush denormals (.FTZ); calls of routines. Without nvcc or nvdisasm the
     recorded table is shown and [] returned. Raises what `compile_cubin` does.
     """
-    title = f"{code.name}{f' v{code.version}' if code.version else ''}, {code.kernel}: one flag changed"
+    source = code if isinstance(code, Path) else None
+    code = Code(source.stem, None, source.stem) if source else code
+    title = f"{source.name if source else f'{code.name} v{code.version}, {code.kernel}'}: one flag changed"
     try:
         with ThreadPoolExecutor() as pool:
             compiled = list(pool.map(partial(_compiled, code, arch or machine.arch() or ARCH, source), CHANGES.values()))
@@ -116,8 +118,8 @@ def flag_errors(name: str) -> list[dict]:
     name: what the table is called in results/.
 
     A row a version and flag. For each dtype the largest error in ULP where |x| <= 3 and the exact result is a normal number,
-    and in a second column where it is a denormal one, as nine digits would be; "NaN" where an output is none. Without a GPU
-    the recorded table is shown and [] returned.
+    and in a second column where it is a denormal one; "NaN" where an output is none. Without a GPU the recorded table is
+    shown and [] returned.
     """
     title = "GeLU's error with one flag changed, in ULP, |x| ≤ 3"
     if machine.backend() != "cuda":
@@ -177,7 +179,8 @@ def flag_times(name: str) -> None:
     operators = _operators() if on_gpu else dict.fromkeys(labels)
     exact = python_part("gelu", "reference").gelu
     for dtype, tolerance in ((torch.float32, (1e-3, 2e-3)), (torch.bfloat16, (1e-2, 2e-3))):
-        _bench(f"{name}_{str(dtype).removeprefix('torch.')}", operators, dtype, exact, tolerance, "GeLU forward, one flag changed")
+        _bench(f"{name}_{str(dtype).removeprefix('torch.')}", operators, dtype, exact, tolerance,
+               "GeLU forward, one flag changed")
     repeated = {_label(4, flag): repeated_gelu("cuda", CHANGES[flag].added) if on_gpu else None for flag in (DEFAULT, *RUN)}
     _bench(f"{name}_repeated", repeated, torch.float32, partial(_repeat, exact), (3e-2, 2e-3),
            f"GeLU {TIMES} times in registers, one flag changed")
