@@ -59,14 +59,17 @@ def half_macros(name: str) -> list[dict]:
     with ThreadPoolExecutor() as pool:
         columns = dict(zip(sets, pool.map(outcomes, sets.values())))
     rows = [{"expression": label, **{of: found[label] == COMPILES for of, found in columns.items()},
-             "nvcc says": "; or ".join(dict.fromkeys(found[label] for found in columns.values() if found[label] != COMPILES)) or "–"}
-            for label in EXPRESSIONS]
+             "nvcc says": _said([found[label] for found in columns.values()])} for label in EXPRESSIONS]
     results.note("exact", title, f"{len(rows)} expressions under {len(sets)} sets of macros")
     keep({name: results.table_of(title, rows),
           f"{name}_torch": results.table_of("Macros that torch's load() sets", [
               {"macro": macro, "in the article": macro in ARTICLE} for macro in torch_macros()])},
          f"By nvcc {machine.nvcc_version()}")
     return rows
+
+
+def _said(found: list[str]) -> str:
+    return "; or ".join(dict.fromkeys(words for words in found if words != COMPILES)) or "–"
 
 
 def outcomes(macros: tuple[str, ...]) -> dict[str, str]:
