@@ -17,6 +17,11 @@
     sm_limits(name)       what one SM of this GPU holds at a time
     sass(name, version, kernel)   a kernel's machine code beside its source, by nvcc; no GPU needed
     sass_counts(name, {...})      what such code holds, counted: accesses by width, fused multiply-adds, special functions
+    flags(name, Code)     what each flag of nvcc changes in such code; flag_errors: in the numbers; flag_times: in the time
+    half_macros(name)     which expressions on 16-bit types compile under which macros
+    ptxas_words(name, Code, n)    what ptxas -v says, word by word, and with n registers
+    device_link(name)     what -dc asks for, step by step; separate_cost: what a call to another file costs
+    default_stream(name)  what a launch that names no stream does behind a slow producer, and in a graph
     compile_cubin(name, version)  what it is read from: registers, spills, shared memory of each kernel, and ptxas's words
     trace(op, version)    every memory access of a kernel, counted and checked on the CPU: sectors, bank conflicts, races
     owners(op, version)   which thread of which block writes each element
@@ -35,6 +40,7 @@
     provoke(name)         what goes wrong around a build, provoked and mended
     wheel(name)           the operator as a package with its compiled libraries, which nobody has to compile
     try_wheels(name)      such packages installed and run with this Python and others, without a compiler
+    arch_flags(name, [...])      what code a flag such as -arch=sm_80 makes, and which GPUs run it
     architectures(name, {...})   the GPUs that a binary holds code for
     runs_on(name, archs)  which GPU runs what was compiled for which, by the rule `compatible`, and tried
     formats(name)         what float32, tf32, float16, bfloat16 and fp8 can hold, and how far apart their numbers are
@@ -65,9 +71,12 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
-         "compatible": "binaries",
          "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
          "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
+         "compatible": "binaries", "arch_flags": "binaries",
+         "flags": "flag_effects", "flag_errors": "flag_effects", "flag_times": "flag_effects", "half_macros": "half_expressions",
+         "ptxas_words": "ptxas_log", "device_link": "linking", "separate_cost": "linking",
+         "default_stream": "null_stream",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

@@ -1,4 +1,4 @@
-"""`architectures` and `runs_on`: what GPU code a binary holds, and which GPUs run it.
+"""`architectures`, `runs_on` and `arch_flags`: what GPU code a binary holds, which GPUs run it, and which flags make it.
 
 The rule, `compatible`, stands in the package that labs/wheel/ builds, which has to do without labkit.
 """
@@ -85,6 +85,38 @@ def runs_on(record_name: str, archs: Iterable[str]) -> list[dict]:
     elif results.session().lab is not None:
         show_recorded([f"{record_name}_tried"], f"{title}, tried", NO_GPU)
     return rows
+
+
+def arch_flags(record_name: str, flags: Iterable[str]) -> list[dict]:
+    """Shows and keeps what code nvcc's flags for architectures make, and which GPUs run it, by the rule `compatible`.
+
+    record_name: what the table is called in results/. flags: such as "-arch=sm_80".
+
+    Returns a row a flag: the architectures of the machine code (SASS) and of the PTX that nvcc would put into an object file,
+    by its dry run, and a column a GPU as in `runs_on`. Without nvcc it shows the recorded table and returns []. Raises
+    ValueError, with nvcc's words, for a flag that it does not take.
+    """
+    title = "What a flag for the architecture makes"
+    if machine.nvcc_version() is None:
+        return show_recorded([record_name], title, "there is no nvcc here")
+    rows = []
+    for flag in flags:
+        found = _planned(flag)
+        rows.append({"flag": flag, "SASS": _listed("sm", found), "PTX": _listed("compute", found),
+                     **{f"{gpu} ({card})": compatible(found, gpu) for gpu, card in GPUS.items()}})
+    results.note("exact", title, f"{len(rows)} flags on {len(GPUS)} kinds of GPU")
+    keep({record_name: results.table_of(title, rows)}, f"By a dry run of nvcc {machine.nvcc_version()}, and the rule")
+    return rows
+
+
+def _planned(flag: str) -> set[str]:
+    """{"sm_80", "compute_80"}: what nvcc would compile for, by the command that packs it."""
+    done = subprocess.run([machine.find_nvcc(), flag, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"arch_flags: nvcc does not take {flag!r}: {done.stderr.strip().splitlines()[-1]}")
+    kinds = {"elf": "sm", "ptx": "compute"}
+    return {f"{kinds[kind]}_{number}" for kind, number in re.findall(r"--image3=kind=(elf|ptx),sm=(\w+)", done.stderr)}
 
 
 def _held(path: Path) -> tuple[set[str], int]:

@@ -18,6 +18,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Sequence
 
 import torch
 
@@ -46,7 +47,7 @@ class BuildError(RuntimeError):
 
 
 def load(name: str, version: int | None = None, rebuild: bool = False, backend: str | None = None,
-         launch: bool = True) -> Operator:
+         launch: bool = True, cuda_flags: Sequence[str] = ()) -> Operator:
     """Builds the operator kernels/<name>/ for this machine, or takes the build that is there, and loads it.
 
     name: a folder of kernels/, such as "gelu".
@@ -55,10 +56,11 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     backend: "cuda"; "host", to run on the CPU also where there is a GPU; or "trace", the host backend with every memory
         access watched (see `trace`). By default "cuda" where there is a GPU and nvcc, else "host".
     launch: whether the kernel runs once, to be ready; one that is known to be faulty had better not.
+    cuda_flags: further flags for nvcc, such as "-fmad=false"; another set of flags is another build.
 
     Prints one line: what was built, for which backend, how long it took up to and with the first launch, and where it
-    lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version and
-    BuildError, with the compiler's first error on top, when it does not compile.
+    lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags
+    of nvcc where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile.
     """
     start = time.perf_counter()
     source = source_path(name)
@@ -71,14 +73,18 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     if backend == "cuda" and machine.backend() != "cuda":
         raise ValueError(f"{name}: backend is 'cuda', and there is no GPU with nvcc here; see `labkit.doctor()`")
     backend = backend or machine.backend()
-    cxx_flags, cuda_flags = flags(backend, version)
-    key = fingerprint(name, backend, [*cxx_flags, *cuda_flags], salt=time.time_ns() if rebuild else 0)
+    if cuda_flags and backend != "cuda":
+        raise ValueError(f"{name}: cuda_flags is {list(cuda_flags)}; these are nvcc's, and for the backend {backend!r} the C++ "
+                         "compiler compiles. Leave them out, or run it where there is a GPU")
+    cxx_flags, nvcc = flags(backend, version)
+    nvcc += cuda_flags
+    key = fingerprint(name, backend, [*cxx_flags, *nvcc], salt=time.time_ns() if rebuild else 0)
     if key in _loaded:
         return _loaded[key]
 
     namespace = f"{name}_{key}"
     folder = BUILD_ROOT / name / f"{backend}-{key}"
-    built = _build(name, namespace, backend, folder, cxx_flags, cuda_flags)
+    built = _build(name, namespace, backend, folder, cxx_flags, nvcc)
     held = {version: versions[version]} if version else versions
     operator = Operator(name, backend, torch.device("cuda" if backend == "cuda" else "cpu"), namespace, held,
                         source, folder / f"{namespace}.so", python_part(name, "op").define(namespace, max(held)),
@@ -88,6 +94,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     seconds = time.perf_counter() - start
 
     what = f"version {version}" if version else f"{len(held)} versions"
+    what += f" with {' '.join(cuda_flags)}" if cuda_flags else ""
     how = "built" if built else "reused, built"
     print(f"{name}: {what} {how} for {_target(backend)}, {'first launch' if launch else 'ready'} after {seconds:.1f} s, "
           f"in {short(folder)}")

@@ -81,12 +81,13 @@ class Cubin:
 
 
 def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", flags: Sequence[str] = (),
-                  source: str | Path | None = None) -> Cubin:
+                  source: str | Path | None = None, without: Sequence[str] = ()) -> Cubin:
     """Compiles the kernels of an operator for a GPU that need not be there, or takes what was kept.
 
     name: a folder of kernels/, such as "gelu". version: compile only this one; by default all. arch: as nvcc names it, such
     as "sm_90". flags: for nvcc, added to those of `load`, such as "-fmad=false". source: the text, or the path, of a .cu
     file in place of the operator's; `name` then only names it. An edit of what lies beside that file does not count.
+    without: flags of `load` to leave out, such as "-lineinfo".
 
     Raises NoCompiler where nvcc is missing, or takes no C++ compiler that is here; build.BuildError, with the first error on
     top, when the source does not compile; FileNotFoundError for an unknown name, ValueError for an unknown version or what
@@ -107,7 +108,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
     from torch.utils.cpp_extension import COMMON_NVCC_FLAGS  # a second of import, and only a compilation needs it
 
-    options = [*COMMON_NVCC_FLAGS, *build.nvcc_flags(arch, version), *flags]
+    options = [flag for flag in (*COMMON_NVCC_FLAGS, *build.nvcc_flags(arch, version)) if flag not in without] + [*flags]
     counted = build.sources_under(kernels() / "include", *([path.parent] if source is None else []))
     key = build.digest(counted, text, str(path), options, nvcc_version)
     folder.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ def sass_counts(name: str, kernels: dict[str, Code], title: str, arch: str | Non
         for label, code in kernels.items():
             made, kernel, instructions = _compiled(code, arch)
             rows.append({"variant": label, "instructions": len(instructions), "registers": kernel.registers,
-                         "stack": kernel.stack, **_counts(instructions)})
+                         "stack": kernel.stack, **counts(instructions)})
     except NoCompiler as error:
         return show_recorded([name], title, str(error))
     always = ("variant", "instructions", "registers")
@@ -98,7 +98,8 @@ def _size(kernel: Kernel, instructions: list[Instruction]) -> str:
     return ", ".join([f"{len(instructions)} instructions", f"{kernel.registers} registers", *local])
 
 
-def _counts(instructions: list[Instruction]) -> dict[str, int | str]:
+def counts(instructions: list[Instruction]) -> dict[str, int | str]:
+    """{column of `sass_counts`: how many of the instructions, or which of them}."""
     classes = [disassembly.class_of(one.text) for one in instructions]
     bases = [one.opcode.split(".")[0] for one in instructions]
     # What only moves or converts a value is none of the arithmetic that its opcode names.

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import shutil
+from typing import Sequence
 
 import torch
 
@@ -30,11 +31,12 @@ class Fault:
     size: tuple[int, ...]
 
 
-def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -> Operator:
+def mutant(name: str, version: int, old: str, new: str, backend: str = "host", cuda_flags: Sequence[str] = ()) -> Operator:
     """Builds a copy of an operator in which one version has `new` where `old` stood, and loads that version.
 
     name: a folder of kernels/. version: whose text is changed. old: a text that stands there exactly once. backend: as
-    for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process.
+    for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process. cuda_flags: as
+    for `load`.
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
     Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once, or `new`
     changes nothing. A kernel that writes far outside of its arrays ends this process when it is called; `trace` survives it.
@@ -52,7 +54,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host") -
         shutil.copytree(kernels() / part, folder / part, dirs_exist_ok=True)
     (folder / name / source.name).write_text(changed, encoding="utf-8")
     with kernels_of(folder):
-        return load(name, version, backend=backend, launch=False)
+        return load(name, version, backend=backend, launch=False, cuda_flags=cuda_flags)
 
 
 def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:

@@ -25,7 +25,10 @@ LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin)\(\s*["'](\w+)["']""")
 _BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and what they compile
             re.compile(r"\bladder\("): ["labs/builds", "kernels/nvrtc", "kernels/gelu"],
-            re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"]}
+            re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"],
+            re.compile(r"\b(?:flag_errors|flag_times)\("): ["kernels/gelu"],
+            re.compile(r"\bdefault_stream\("): ["kernels/copy"],
+            re.compile(r"\b(?:flags|device_link|separate_cost)\("): ["labs/flags"]}
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}
 _CXX_TOKEN = re.compile(

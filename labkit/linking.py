@@ -1,0 +1,159 @@
+"""`device_link` and `separate_cost`: what -dc asks for, step by step, and what a call from one file to another costs.
+
+The two files are labs/flags/near.cu, a kernel, and labs/flags/far.cu, the function that it calls. It needs nvcc and no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from labkit import REPOSITORY, build, disassembly, machine, results
+from labkit.cubin import NoCompiler
+from labkit.machine_code import ARCH, HOW
+from labkit.report import NO_GPU, keep, show_recorded
+
+SOURCES = REPOSITORY / "labs" / "flags"
+LOAD = "torch's load([near.cu, far.cu], extra_cuda_cflags=[\"-dc\"])"
+COMPILED, OPENED = "compiled", "opened"
+_SHARED = "c++ -shared {} -o {} -lcudart_static"
+STEPS = {
+    "each file by itself": ["nvcc -c near.cu -o near.o"],
+    "-dc, and the C++ linker": ["nvcc -dc near.cu -o near.o", "nvcc -dc far.cu -o far.o",
+                                _SHARED.format("near.o far.o", "missing.so"), "open missing.so"],
+    "the device link before it": ["nvcc -dlink near.o far.o -o link.o", _SHARED.format("near.o far.o link.o", "whole.so"),
+                                  "open whole.so"],
+    "nvcc links both": ["nvcc -shared near.o far.o -o both.so", "open both.so"],
+    "-dc with -rdc=false": ["nvcc -dc -rdc=false near.cu -o near.o"],
+}
+
+
+def device_link(name: str) -> list[dict]:
+    """Builds a library from two files that need one another, wrongly and rightly, and opens it.
+
+    name: what the table is called in results/.
+
+    A row a command: the way, the command (without this machine's paths, -fPIC and -arch), and what came of it: COMPILED,
+    OPENED, or the first line of the error. On a GPU torch's `load` with "-dc" is one more way. Without nvcc or a C++ compiler
+    the recorded table is shown and [] returned.
+    """
+    title = "Two files and one library: -dc and the device link"
+    if machine.nvcc_version() is None or machine.find_cxx() is None:
+        return show_recorded([name], title, "there is no nvcc, or no C++ compiler, here")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [{"way": way, "command": command, "outcome": _outcome(command, Path(folder))}
+                for way, commands in STEPS.items() for command in commands]
+        if machine.backend() == "cuda":
+            rows.append({"way": "torch", "command": LOAD, "outcome": _by_torch(Path(folder))})
+    results.note("exact", title, f"{sum(row['outcome'] == OPENED for row in rows)} libraries opened")
+    keep({name: results.table_of(title, rows)}, f"By nvcc {machine.nvcc_version()}")
+    return rows
+
+
+def separate_cost(name: str, arch: str | None = None) -> list[dict]:
+    """Counts the kernel's instructions where the function that it calls is in its file, in another, and linked with -dlto.
+
+    name: what the table is called in results/. arch: such as "sm_90"; by default that of the GPU here, else ARCH.
+
+    A row a build: instructions of the kernel and of the function beside it, calls, and registers of the kernel, by nvlink;
+    for a build that this toolkit does not make, the error. Without nvcc or nvdisasm the recorded table is shown and []
+    returned.
+    """
+    title = "A function in the same file and in another"
+    tool, arch = machine.find_cuda_tool("nvdisasm"), arch or machine.arch() or ARCH
+    if machine.nvcc_version() is None or tool is None:
+        return show_recorded([name], title, "there is no nvcc, or no nvdisasm, here")
+    ptx = arch.replace("sm", "compute")
+    builds = {"one file": ("one.cu", f"-arch={arch}", ""), "two files, -dc": ("near.cu far.cu", f"-arch={arch}", ""),
+              "two files, -dc -dlto": ("near.cu far.cu", f"-gencode=arch={ptx},code={arch.replace('sm', 'lto')}", "-dlto")}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        one = "\n".join((SOURCES / part).read_text(encoding="utf-8") for part in ("far.cu", "near.cu"))
+        (Path(folder) / "one.cu").write_text(one, encoding="utf-8")
+        for label, (sources, target, lto) in builds.items():
+            rows.append({"build": label, **_linked(Path(folder), tool, sources.split(), target, arch, lto)})
+    results.note("built", title, f"{len(rows)} builds")
+    keep({name: results.table_of(f"{title}, by nvcc {machine.nvcc_version()} for {arch}", rows)}, HOW)
+    return rows
+
+
+# -- the steps ----------------------------------------------------------------------------------------------
+
+def _run(folder: Path, *command: str) -> tuple[bool, str]:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def _outcome(command: str, folder: Path) -> str:
+    program, *words = command.split()
+    if program == "open":
+        return _opened(folder / words[0])
+    words = [str(SOURCES / word) if word.endswith(".cu") else word for word in words]
+    if program == "nvcc":
+        target = f"-arch={machine.arch() or ARCH}"
+        worked, said = _run(folder, str(machine.find_nvcc()), target, "-Xcompiler=-fPIC", *words)
+    else:
+        places = [f"-L{machine.cuda_home() / part}" for part in ("lib64", "lib", "targets/x86_64-linux/lib")]
+        worked, said = _run(folder, str(machine.find_cxx()), *words, *places, "-ldl", "-lrt", "-lpthread")
+    return COMPILED if worked else _first_error(said)
+
+
+def _opened(library: Path) -> str:
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return _plain(str(error))
+    return OPENED
+
+
+def _by_torch(folder: Path) -> str:
+    with build.tools_on_path():
+        from torch.utils import cpp_extension
+
+        cpp_extension.CUDA_HOME = str(machine.cuda_home())
+        try:
+            cpp_extension.load("near_and_far", [str(SOURCES / "near.cu"), str(SOURCES / "far.cu")], extra_cuda_cflags=["-dc"],
+                               build_directory=str(folder), with_cuda=True, is_python_module=False)
+        except (OSError, RuntimeError) as error:
+            return _first_error(str(error))
+    return OPENED
+
+
+def _first_error(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return _plain(next((line for line in lines if re.search(r"error|fatal|undefined", line)), lines[-1]))
+
+
+def _plain(text: str) -> str:
+    """Without paths, and without the hashes in nvcc's names."""
+    text = re.sub(r"(__cudaRegisterLinkedBinary)_\w+", r"\1_…", text)
+    return re.sub(r"/\S*/(?=[\w.+-]+)", "", text)
+
+
+# -- the cost -----------------------------------------------------------------------------------------------
+
+def _linked(folder: Path, tool: Path, sources: list[str], target: str, arch: str, lto: str) -> dict:
+    """What is in the code that nvlink makes of the sources."""
+    nvcc, objects = str(machine.find_nvcc()), []
+    for source in sources:
+        path = folder / source if (folder / source).exists() else SOURCES / source
+        objects.append(f"{path.stem}{lto}.o")
+        worked, said = _run(folder, nvcc, target, "-dc", str(path), "-o", objects[-1])
+        if not worked:
+            raise build.BuildError(build.first_error(said, folder / "nvcc.log"))
+    worked, said = _run(folder, nvcc, f"-arch={arch}", *([lto] if lto else []), "-dlink", "-Xnvlink=-v", "-cubin", *objects,
+                        "-o", "linked.cubin")
+    if not worked:  # -dlto takes a library that not every toolkit has
+        return {"kernel": None, "function": None, "calls": None, "registers": None, "outcome": _first_error(said)}
+    shown = subprocess.run([tool, "-c", "linked.cubin"], cwd=folder, capture_output=True, text=True)
+    if shown.returncode:
+        raise NoCompiler(f"{tool} does not read what nvcc made: {shown.stderr.strip()}")
+    found = disassembly.parse(shown.stdout, [])
+    kernel = next(code for symbol, code in found.items() if "kernel" in symbol)
+    registers = re.search(r"properties for '\w*kernel\w*':\s*(?:nvlink info\s*:)?.*?used (\d+) registers", said, re.DOTALL)
+    return {"kernel": len(kernel), "function": sum(map(len, found.values())) - len(kernel),
+            "calls": sum(one.opcode.startswith("CALL") for one in kernel), "registers": int(registers[1]), "outcome": COMPILED}

@@ -1,0 +1,111 @@
+"""`default_stream`: what a launch that names no stream does under torch, with nvcc's --default-stream flag and without.
+
+    python -m labkit.null_stream LAUNCH    tries one of LAUNCHES in this process and prints what it found as JSON
+
+Each way has a process of its own, since an error in a capture may leave a process unusable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import torch
+
+from labkit import REPOSITORY, machine, results
+from labkit.build import load
+from labkit.mutants import mutant
+from labkit.operator import Operator
+from labkit.report import keep, show_recorded
+
+OLD, NEW = "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>"
+# How version 1 of copy is launched: the flags for nvcc where NEW stands in place of OLD, None where it is left as it is.
+LAUNCHES = {"<<<grid, block>>>": (),
+            "<<<grid, block>>> with --default-stream per-thread": ("--default-stream=per-thread",),
+            "<<<grid, block, 0, torch's current stream>>>": None}
+TRIES = 50
+SLOW = 2_000_000  # clocks that the producer takes: a millisecond
+ELEMENTS = 1 << 16
+LIMIT = 300  # seconds for a process
+
+
+def default_stream(name: str) -> list[dict]:
+    """Copies a tensor that a slow producer is still to fill, and counts how often the copy came too early.
+
+    name: what the table is called in results/.
+
+    A row a launch of LAUNCHES: how many of TRIES copies read what stood there before, with torch on its default stream and
+    on a side stream (the producer and the launch in the same one, as in any operator); and what becomes of the launch in the
+    capture of a CUDA graph, in words. Without a GPU the recorded table is shown and [] returned. Raises RuntimeError, with
+    its last words, where a process fails.
+    """
+    title = f"A launch behind a slow producer: stale copies of {TRIES}"
+    if machine.backend() != "cuda":
+        return show_recorded([name], title)
+    rows = [{"launch": launch, **_in_a_process(launch)} for launch in LAUNCHES]
+    results.note("measured", title, ", ".join(f"{row['on a side stream']}" for row in rows) + " on a side stream")
+    keep({name: results.table_of(title, rows)})
+    return rows
+
+
+def _in_a_process(launch: str) -> dict:
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, "-m", "labkit.null_stream", launch], capture_output=True, text=True, timeout=LIMIT,
+                          env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        raise RuntimeError(f"{launch}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# -- the child ----------------------------------------------------------------------------------------------
+
+def _found(launch: str) -> dict:
+    cuda_flags = LAUNCHES[launch]
+    copy = load("copy", 1) if cuda_flags is None else mutant("copy", 1, OLD, NEW, "cuda", cuda_flags)
+    return {"on torch's default stream": _stale(copy, torch.cuda.default_stream()),
+            "on a side stream": _stale(copy, torch.cuda.Stream()), "captured in a graph": _captured(copy)}
+
+
+def _stale(copy: Operator, stream: torch.cuda.Stream) -> int:
+    with torch.cuda.stream(stream):
+        x = torch.zeros(ELEMENTS, device="cuda")
+        y = copy.ops.forward(x, 1)  # what a first launch does may wait for all streams
+        stale = 0
+        for turn in range(1, TRIES + 1):
+            torch.cuda.synchronize()
+            torch.cuda._sleep(SLOW)
+            x.fill_(turn)
+            copy.ops.forward_out(x, y, 1)
+            torch.cuda.synchronize()
+            stale += bool((y != turn).any())
+    return stale
+
+
+def _captured(copy: Operator) -> str:
+    x, y, graph = torch.ones(ELEMENTS, device="cuda"), torch.zeros(ELEMENTS, device="cuda"), torch.cuda.CUDAGraph()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            with torch.cuda.graph(graph):
+                copy.ops.forward_out(x, y, 1)
+        except RuntimeError as error:
+            while error.__context__:  # the launch's own, before that of the capture's end
+                error = error.__context__
+            return f"refused: {str(error).strip().splitlines()[0]}"
+    torch.cuda.synchronize()
+    at_once = bool((y == 1).all())
+    x.fill_(2)
+    graph.replay()
+    torch.cuda.synchronize()
+    said = f"; torch warns: {str(warned[0].message).split('.')[0]}" if warned else ""
+    return f"{'in the graph' if (y == 2).all() else 'not in the graph'}{', ran during the capture' if at_once else ''}{said}"
+
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        _json = json.dumps(_found(sys.argv[1]))
+    print(_json)
