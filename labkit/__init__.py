@@ -50,6 +50,7 @@
     under_autocast(name, op)  the types that a custom operator gets and returns inside torch.autocast
     scaled_steps(name, op)  what GradScaler does with a step that overflows
     loss_curves(name, ...)  a training run in float32, with autocast, and in 16 bits without care
+    step_times(name, ...) a training step in float32, tf32 and with autocast, timed side by side
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
@@ -73,6 +74,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
          "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
          "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
+         "step_times": "step_types",
          "compatible": "binaries", "arch_flags": "binaries",
          "flags": "flag_effects", "flag_errors": "flag_effects", "flag_times": "flag_effects", "half_macros": "half_expressions",
          "ptxas_words": "ptxas_log", "device_link": "linking", "separate_cost": "linking",

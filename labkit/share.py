@@ -87,7 +87,7 @@ def step_share(name: str, variants: dict[str, Activation], make_step: Callable[[
                          f"{list(variants)} and {rounds}")
     why = NO_GPU
     if machine.backend() == "cuda":
-        step = _unless_memory_is_short(make_step)
+        step = unless_memory_is_short(make_step)
         if step is not None:
             rows = _measured(name, {**variants, BASELINE: _nothing}, step, title, rounds)
             del step
@@ -110,9 +110,9 @@ def share_over(name: str, variants: dict[str, Activation], sizes: Sequence[int],
         return None
     series: dict[str, list] = {variant: [] for variant in variants}
     for size in sizes:
-        step = _unless_memory_is_short(lambda: make_step(size))
+        step = unless_memory_is_short(lambda: make_step(size))
         for variant, activation in variants.items():
-            ran = _unless_memory_is_short(lambda: _profiled(step, activation)) if step else None
+            ran = unless_memory_is_short(lambda: _profiled(step, activation)) if step else None
             series[variant].append(ran and round(_share(ran), 2))
         del step
         _free()
@@ -170,7 +170,7 @@ def _nothing(x: torch.Tensor) -> torch.Tensor:
 
 def _measured(name: str, variants: dict[str, Activation], step: Step, title: str, rounds: int) -> list[dict]:
     gpu = Gpu()
-    memory = {label: _unless_memory_is_short(lambda: _peak_memory(step, activation) - gpu.scratch.nbytes)
+    memory = {label: unless_memory_is_short(lambda: _peak_memory(step, activation) - gpu.scratch.nbytes)
               for label, activation in variants.items()}
     timings = _timed(variants, memory, step, gpu, rounds)
     ran = {label: _profiled(step, variants[label]) for label in timings}
@@ -190,7 +190,7 @@ def _timed(variants: dict[str, Activation], memory: dict[str, int | None], step:
     """The figures of the variants that fit into memory in turns; the others' entry in `memory` becomes None."""
     while fits := [label for label in variants if memory[label] is not None]:
         calls = {label: lambda activation=variants[label]: step(activation) for label in fits}
-        samples = _unless_memory_is_short(lambda: measure(calls, [()], gpu, rounds))
+        samples = unless_memory_is_short(lambda: measure(calls, [()], gpu, rounds))
         if samples is not None:
             return {row["name"]: row for row in summarise(samples, None, None)}
         memory[max(fits, key=memory.get)] = None  # one by one they did fit: what is free was in pieces
@@ -246,7 +246,7 @@ def _peak_memory(step: Step, activation: Activation) -> int:
     return torch.cuda.max_memory_allocated()
 
 
-def _unless_memory_is_short(call: Callable):
+def unless_memory_is_short(call: Callable):
     """What the call returns; None where the GPU's memory does not suffice, with what it had allocated free again."""
     try:
         return call()

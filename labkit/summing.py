@@ -127,12 +127,12 @@ def _numbers(rows: int, columns: int) -> torch.Tensor:
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    with _matmul_precision(precision):
+    with matmul_precision(precision):
         return a @ b
 
 
 @contextlib.contextmanager
-def _matmul_precision(precision: str) -> Iterator[None]:
+def matmul_precision(precision: str) -> Iterator[None]:
     """Within, float32 products on the GPU are computed so: "ieee" or "tf32"."""
     setting = torch.backends.cuda.matmul
     before = setting.fp32_precision

@@ -220,9 +220,9 @@ def test_what_ran_out_of_memory_is_let_go_of(monkeypatch):
         raise torch.OutOfMemoryError(f"{held}")
 
     monkeypatch.setattr(share, "_free", lambda: released.append("free"))
-    assert share._unless_memory_is_short(fails) is None and released == [True, "free"]
+    assert share.unless_memory_is_short(fails) is None and released == [True, "free"]
     with pytest.raises(RuntimeError, match="other"):
-        share._unless_memory_is_short(lambda: (_ for _ in ()).throw(RuntimeError("other")))
+        share.unless_memory_is_short(lambda: (_ for _ in ()).throw(RuntimeError("other")))
 
 
 def test_a_model_that_does_not_fit_is_told(gpu, session, capsys):
