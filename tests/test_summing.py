@@ -71,7 +71,7 @@ def test_check_refuses_the_narrow_kernel(row_sum):
 def test_tf32_is_a_gpus_and_the_setting_is_put_back(session, monkeypatch, capsys):
     setting = torch.backends.cuda.matmul
     before = setting.fp32_precision
-    with summing._matmul_precision("tf32"):
+    with summing.matmul_precision("tf32"):
         assert setting.fp32_precision == "tf32"
     assert setting.fp32_precision == before
     monkeypatch.setattr(labkit.machine, "backend", lambda: "host")
