@@ -16,7 +16,7 @@ from labkit.report import keep, show_recorded
 from labkit.rungs import ON_THE_CPU, RUNGS
 
 LIMIT = 600  # seconds for one way
-SHORT, REPEATS = 8, 3  # a way that takes less than SHORT seconds is measured REPEATS times
+SHORT, REPEATS = 1, 3  # a way that takes less than SHORT seconds is measured REPEATS times
 
 
 class Failed(RuntimeError):
@@ -30,7 +30,7 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
 
     A way runs in a fresh process in which torch is imported and the GPU is ready. Cold, it finds an empty cache; warm, its
     own of the run before. What it imports beside torch is timed apart. The result is checked against float64. A row a way:
-    cold and warm in seconds (on a GPU the median of 3 where that is short), import, times as fast as the slowest, what it needs, what
+    cold and warm in seconds (cold, on a GPU, the median of 3 where it is short), import, times as fast as the slowest, what it needs, what
     it gives up. A way that fails here is left out, with its own error in print; Failed where all do. Without a GPU the recorded
     table is shown as well, and those run here that the CPU can: C++ bindings around the host backend. Raises ValueError for
     a way that there is not.
@@ -75,14 +75,13 @@ def _seconds(value: float) -> float:
 
 def _measure(rung: str) -> tuple[float, float, float]:
     """(cold, warm, imports) in seconds."""
-    cold, warm = [], []
-    repeats = REPEATS if machine.backend() == "cuda" else 1  # what the CPU's builds take is no figure of the book
-    while len(cold) < (repeats if not cold or cold[0]["launch"] < SHORT else 1):
-        with tempfile.TemporaryDirectory() as folder:
-            cold.append(_climb(rung, Path(folder)))
-            warm.append(_climb(rung, Path(folder)))
-    return (*(statistics.median(run["launch"] for run in runs) for runs in (cold, warm)),
-            statistics.median(run["import"] for run in warm))
+    with tempfile.TemporaryDirectory() as folder:
+        cold, warm = [_climb(rung, Path(folder))], _climb(rung, Path(folder))
+    if machine.backend() == "cuda" and cold[0]["launch"] < SHORT:  # what the CPU's builds take is no figure of the book
+        for _ in range(REPEATS - 1):
+            with tempfile.TemporaryDirectory() as folder:
+                cold.append(_climb(rung, Path(folder)))
+    return statistics.median(run["launch"] for run in cold), warm["launch"], warm["import"]
 
 
 def _climb(rung: str, folder: Path) -> dict[str, float]:
