@@ -156,11 +156,11 @@ FAULTS = {fault.name: fault for fault in [
 def provoke(name: str, faults: tuple[str, ...] | None = None) -> list[dict]:
     """Provokes faults around a build and shows what becomes of each, with torch's `load` and with labkit's.
 
-    name: what the table is called in results/. faults: some of `labkit.build_faults.FAULTS`; by default all that this machine
+    name: what the table is called in results/; <name>_labkit is that of labkit.load. faults: some of `labkit.build_faults.FAULTS`; by default all that this machine
     can have: those of nvcc need a GPU.
 
-    A row a fault: what `load` did and said (the last line of its error), what labkit did, and what the next try in the same
-    process did once the cause was mended. Without a GPU the recorded table is shown as well. ValueError for a fault that
+    A row a fault: what `load` did and said (the last line of its error), and what the next try in the same process did once
+    the cause was mended. Returns a dict a fault with both of these under "torch" and "labkit". Without a GPU the recorded table is shown as well. ValueError for a fault that
     there is not.
     """
     on_gpu = machine.backend() == "cuda"
@@ -169,14 +169,15 @@ def provoke(name: str, faults: tuple[str, ...] | None = None) -> list[dict]:
     if unknown := [fault for fault in chosen if fault not in possible]:
         raise ValueError(f"faults has {unknown[0]!r}; on this machine there are {', '.join(possible)}")
     if not on_gpu and results.session().lab is not None:
-        show_recorded([name], "Faults around a build")
+        show_recorded([name, f"{name}_labkit"], "Faults around a build")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         torchs, ours = pool.map(_outcomes, ("torch", "labkit"), (chosen, chosen))
-    rows = [{"fault": fault, "torch's load()": by_torch[0], "once mended": by_torch[1], "labkit.load": by_labkit[0],
-             "once mended, labkit": by_labkit[1]} for fault, by_torch, by_labkit in zip(chosen, torchs, ours)]
+    rows = [{"fault": fault, "torch's load()": first, "once mended": later} for fault, (first, later) in zip(chosen, torchs)]
+    mended = [{"fault": fault, "labkit.load": first, "once mended": later} for fault, (first, later) in zip(chosen, ours)]
     results.note("exact", "Faults around a build", f"{len(rows)} provoked")
-    keep({name: results.table_of("Faults around a build, provoked", rows)})
-    return rows
+    keep({name: results.table_of("Faults around a build, with torch's load()", rows),
+          f"{name}_labkit": results.table_of("The same faults, with labkit.load", mended)})
+    return [{"fault": fault, "torch": by_torch, "labkit": by_labkit} for fault, by_torch, by_labkit in zip(chosen, torchs, ours)]
 
 
 def _outcomes(who: str, faults: list[str]) -> list[tuple[str, str]]:

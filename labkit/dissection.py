@@ -100,7 +100,7 @@ def _gathered(rows: list[dict]) -> list[dict]:
     words: dict[tuple, list[str]] = {}
     for (word, origin, purpose), found in steps.items():
         words.setdefault((origin, purpose, ", ".join(found)), []).append(word)
-    return [{"word": " ".join(found), "from": origin, "what for": purpose, "in": where}
+    return [{"what for": purpose, "word": " ".join(found), "from": origin, "in": where}
             for (origin, purpose, where), found in words.items()]
 
 

@@ -135,7 +135,7 @@ def grid(table: dict) -> tuple[list[str], list[list[str]]]:
 
 def column_kinds(heads: list[str], rows: list[list[str]]) -> list[str]:
     """What each column holds: "number", "name", "code" (a source line with its number), or "words", which may be broken
-    into lines. The first names the row.
+    into lines. The first names the row: it holds no numbers.
     """
     def kind(cells: list[str]) -> str:
         if any(re.match(r"\d+: ", cell) for cell in cells):
@@ -144,7 +144,10 @@ def column_kinds(heads: list[str], rows: list[list[str]]) -> list[str]:
             return "words"
         return "name" if any(re.search("[a-zA-Z]{3}", cell) for cell in cells) else "number"
 
-    return ["name", *(kind(list(cells)) for cells in list(zip(*rows))[1:])] if rows else ["name" for _ in heads]
+    if not rows:
+        return ["name" for _ in heads]
+    first, *others = map(list, zip(*rows))
+    return ["words" if kind(first) == "words" else "name", *map(kind, others)]
 
 
 def text_table(table: dict) -> str:

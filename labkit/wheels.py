@@ -68,7 +68,7 @@ def try_wheels(record_name: str, wheels: Iterable[Path | str] | None = None,
     LABKIT_PYTHONS may name more, separated as in PATH. Each needs torch.
 
     A run imports the package, compares gelu and its gradient with float64 for every bfloat16 number from -8 to 8, and
-    calls torch.library.opcheck. Returns a row a run, which is also shown and kept: what the wheel was built with and for;
+    calls torch.library.opcheck. Returns a row a run, which is also shown and kept: what the wheel was built with;
     what ran it; where; the largest error in ULP of bfloat16; seconds of import and first call; and "right", or the error's last
     line. Raises FileNotFoundError where there is no wheel or no such Python, ValueError for a wheel of another recipe.
     """
@@ -113,7 +113,7 @@ def _recipe(name: str) -> Path:
 def _try(wheel: Path, python: Path) -> dict:
     built = built_with(wheel)
     row = {"built with": _said(torch=built["torch"], CUDA=built["cuda"], Python=built["python"]),
-           "for": ", ".join([*built["sass"], *built["ptx"]]) or "the CPU", "run by": "", "on": "",
+           "run by": "", "on": "",
            "largest error, ULP": None, "seconds": None, "outcome": ""}
     with tempfile.TemporaryDirectory() as place:
         # pip runs in the other Python, so that it is that one which accepts the wheel.

@@ -180,7 +180,7 @@ def test_nvcc_compiles_the_ladders_kernel_without_a_header_of_torch(tmp_path):
 # -- faults -------------------------------------------------------------------------------------------------
 
 def test_provoked_faults_end_in_a_clear_error_or_are_mended():
-    rows = {row["fault"]: list(row.values())[1:] for row in build_faults.provoke("faults")}
+    rows = {row["fault"]: (*row["torch"], *row["labkit"]) for row in build_faults.provoke("faults")}
     never_built = "OSError: Could not load this library: …/tried.so"
     assert {fault: (torchs, later) for fault, (torchs, later, _, _) in rows.items()} == {
         "ninja is not on PATH": (
@@ -252,7 +252,7 @@ def test_a_way_of_the_gpu_gets_there(way, tmp_path):
 
 @pytest.mark.gpu
 def test_faults_of_nvcc_end_in_a_clear_error_or_are_mended():
-    rows = {row["fault"]: list(row.values())[1:] for row in build_faults.provoke(
+    rows = {row["fault"]: (*row["torch"], *row["labkit"]) for row in build_faults.provoke(
         "faults", faults=tuple(fault.name for fault in build_faults.FAULTS.values() if fault.gpu))}
     assert rows["built for another architecture"][0] == (
         "RuntimeError: CUDA error: no kernel image is available for execution on the device")
