@@ -169,7 +169,9 @@ def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str
     if backend != "cuda":  # and all that turns a .cu into C++
         paths += sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
         paths += sorted(Path(host.__file__).parent.glob("host*.py"))
-    compiler = machine.nvcc_version() if backend == "cuda" else _cxx_version()
+    compiler = [_cxx_version(), os.environ.get("CC")]
+    if backend == "cuda":  # whose nvcc also calls the C++ compiler, and takes flags from the environment
+        compiler += [machine.nvcc_version(), *(os.environ.get(f"NVCC_{where}_FLAGS") for where in ("PREPEND", "APPEND"))]
     return digest(paths, flags, compiler, torch.__version__, sys.platform, salt)
 
 
@@ -227,7 +229,7 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
 
         # torch hands this folder to the linker unquoted, so a path with a space would fall apart.
         cpp_extension.TORCH_LIB_PATH = shlex.quote(str(Path(torch.__file__).parent / "lib"))
-        cpp_extension.CUDA_HOME = str(machine.cuda_home()) if backend == "cuda" else cpp_extension.CUDA_HOME
+        point_torch_to_cuda()
         # torch builds nothing whose sources it has seen in this process, though that build may have failed.
         cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(namespace, None)
         cpp_extension.load(namespace, [*map(str, sources), str(source.parent / "binding.cpp")],
@@ -235,6 +237,14 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
                            extra_ldflags=[shlex.quote(str(o)) for o in objects],
                            extra_include_paths=include, build_directory=str(work),
                            with_cuda=backend == "cuda", is_python_module=False)
+
+
+def point_torch_to_cuda() -> None:
+    """Tells torch's builder and its NVRTC where CUDA is, also where it comes from PyPI's packages."""
+    from torch.utils import cpp_extension  # a second of import, and only a build needs it
+
+    home = machine.cuda_home() or (machine.cuda_include() and machine.cuda_include().parent)
+    cpp_extension.CUDA_HOME = str(home) if home else cpp_extension.CUDA_HOME
 
 
 def tools_on_path() -> contextlib.AbstractContextManager:

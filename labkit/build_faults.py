@@ -32,8 +32,8 @@ from labkit import REPOSITORY, build, machine, results
 from labkit.environment import environment
 from labkit.report import keep, show_recorded
 
-PATIENCE = 12  # seconds for a try that may wait for ever; a build of these sources takes three
-LIMIT = 300  # for a process that tries twice
+PATIENCE = 12  # seconds for a try that waits for ever; a build of these sources takes three
+LIMIT = 120  # seconds for a fault, which is tried twice
 _PYTHON, _TORCH = sys.executable, torch.__version__
 
 _CPU_SOURCE = '#include <system.h>\nextern "C" int value() { return VALUE; }\n'
@@ -93,7 +93,7 @@ def _script(path: Path, text: str) -> str:
 
 
 def _other_nvcc(folder: Path) -> dict[str, str]:
-    """A toolkit that is the real one, but says that it is two major releases older."""
+    """The real toolkit, but for its word on which release it is: two majors older."""
     real, home = machine.cuda_home(), folder / "cuda"
     home.mkdir()
     for part in real.iterdir():
@@ -145,7 +145,7 @@ FAULTS = {fault.name: fault for fault in [
     Fault("torch was upgraded, the cache was not", before=True, then=_upgrade_torch, due=2,
           mend=_restore_torch),
     Fault("CUDA_HOME names no toolkit", lambda folder: {"CUDA_HOME": str(folder / "nowhere")}, gpu=True),
-    Fault("nvcc is of another CUDA than torch", _other_nvcc, gpu=True),
+    Fault("an nvcc that says it is of another CUDA", _other_nvcc, gpu=True),
     Fault("the C++ compiler is too new for nvcc", _new_compiler, gpu=True),
     Fault("built for another architecture", _other_architecture, gpu=True),
 ]}
@@ -185,7 +185,8 @@ def _outcomes(who: str, faults: list[str]) -> list[tuple[str, str]]:
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "labkit.build_faults", who, folder, *faults], capture_output=True, text=True, timeout=LIMIT,
+            [sys.executable, "-m", "labkit.build_faults", who, folder, *faults], capture_output=True, text=True,
+            timeout=LIMIT * len(faults),
             env={**os.environ, "PYTHONPATH": path, "LABKIT_BUILD": str(Path(folder) / "labkit"), "LABKIT_LOG": ""})
     if done.returncode:
         raise RuntimeError(f"{who}: {done.stderr.strip()[-2000:]}")
@@ -209,15 +210,19 @@ def _task(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> 
     return first, _said(attempt, folder, fault)
 
 
+class _Waits(BaseException):
+    """Not an Exception: what a library catches on its way must not be this."""
+
+
 def _said(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> str:
     def give_up(*_: object) -> None:
-        raise TimeoutError
+        raise _Waits
 
     signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(PATIENCE)
+    signal.alarm(PATIENCE if fault.name == LOCK else LIMIT)
     try:
         return attempt(folder, fault)
-    except TimeoutError:
+    except _Waits:
         return f"waits and says nothing; ended after {PATIENCE} s"
     except Exception as error:  # whatever it is, it is what a user would have seen
         lines = [line for line in str(error).splitlines() if line.strip()]

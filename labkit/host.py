@@ -278,10 +278,16 @@ def transform_into(folder: Path, source: Path, include: list[str]) -> Path:
     for header in headers:
         text = header.read_text(encoding="utf-8")
         if re.search(r"__shared__|__global__|<<<", text):
-            (folder / header.name).write_text(transform(text, str(header)), encoding="utf-8")
+            _write(folder / header.name, transform(text, str(header)))
     written = folder / f"{source.name}.cpp"
-    written.write_text(transform(source.read_text(encoding="utf-8"), str(source)), encoding="utf-8")
+    _write(written, transform(source.read_text(encoding="utf-8"), str(source)))
     return written
+
+
+def _write(path: Path, text: str) -> None:
+    """Only where it is another text: ninja goes by the date."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
 
 
 def compile_watched(source: Path, flags: list[str]) -> Path:

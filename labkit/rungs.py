@@ -60,7 +60,7 @@ def _load(folder: Path, *sources: str, python: bool) -> object:
         paths[0] = host.transform_into(folder, paths[0], include)
         include = [str(folder), str(host.INCLUDE_DIR), *include]
     with build.tools_on_path():
-        cpp_extension.CUDA_HOME = str(machine.cuda_home()) if cuda else cpp_extension.CUDA_HOME
+        build.point_torch_to_cuda()
         return cpp_extension.load("builds_" + paths[-1].stem, [str(path) for path in paths], extra_cflags=flags,
                                   extra_cuda_cflags=[*cuda_flags, *(["-DUSE_CUDA"] if cuda else [])],
                                   extra_include_paths=include, build_directory=str(folder), with_cuda=cuda,
@@ -91,7 +91,7 @@ def _inline(folder: Path) -> Function:
     # The texts are what the files of the other ways hold; torch puts torch/extension.h and torch/types.h before them.
     flags, cuda_flags = _flags()
     with build.tools_on_path():
-        cpp_extension.CUDA_HOME = str(machine.cuda_home())
+        build.point_torch_to_cuda()
         return cpp_extension.load_inline(
             "builds_inline", ['#include "binding.h"'], ['#include "gelu_one.cu"'], functions=["gelu_one_of"], extra_cflags=flags, extra_cuda_cflags=cuda_flags,
             extra_include_paths=list(map(str, INCLUDE)), build_directory=str(folder),
@@ -154,7 +154,9 @@ def _cupy(folder: Path) -> Function:
 
 
 def _compile_kernel(folder: Path) -> Function:
-    kernel = torch.cuda._compile_kernel('#include "gelu_one.cuh"', "gelu_one", cuda_include_dirs=nvrtc_include(),
+    build.point_torch_to_cuda()
+    # torch 2.9 puts extern "C" before a source that does not begin with it.
+    kernel = torch.cuda._compile_kernel('extern "C" {}\n#include "gelu_one.cuh"', "gelu_one", cuda_include_dirs=nvrtc_include(),
                                         nvcc_options=["-std=c++17", *NVRTC_OPTIONS])
 
     def gelu(x: torch.Tensor) -> torch.Tensor:
@@ -172,7 +174,15 @@ def _blocks(x: torch.Tensor) -> int:
 # -- other languages ----------------------------------------------------------------------------------------
 
 def _triton(folder: Path) -> Function:
-    return python_part("gelu", "rivals_triton").forward
+    module = python_part("gelu", "rivals_triton")
+
+    def gelu(x: torch.Tensor) -> torch.Tensor:
+        y, n = torch.empty_like(x), x.numel()
+        # One configuration; the module's own function tries six, each compiled and timed.
+        module._forward.fn[(-(-n // 1024),)](x, y, n, BLOCK=1024, num_warps=4)
+        return y
+
+    return gelu
 
 
 def _torch_compile(folder: Path) -> Function:
@@ -181,17 +191,17 @@ def _torch_compile(folder: Path) -> Function:
 
 
 _BUILDER, _TOOLS = ("torch.utils.cpp_extension",), "nvcc, C++ compiler, ninja"
-_BY_NAME, _RAW = "gradient, torch.compile", "checks, device guard, gradient, torch.compile"
+_UNREGISTERED, _RAW = "gradient, torch.compile, other torch versions", "checks, device guard, gradient, torch.compile"
 RUNGS = {
-    "nvcc by hand, setup.py": Rung(_by_hand, (), "nvcc, C++ compiler, setuptools", _BY_NAME),
-    "load(), torch/extension.h in the .cu": Rung(_all_in_one, _BUILDER, _TOOLS, _BY_NAME),
-    "load_inline()": Rung(_inline, _BUILDER, _TOOLS, _BY_NAME),
-    "load(), torch/extension.h in the binding": Rung(_extension, _BUILDER, _TOOLS, _BY_NAME),
-    "load(), ATen's headers": Rung(_aten, _BUILDER, _TOOLS, "nothing"),
+    "nvcc by hand, setup.py": Rung(_by_hand, (), "nvcc, C++ compiler, setuptools", _UNREGISTERED),
+    "load(), torch/extension.h in the .cu": Rung(_all_in_one, _BUILDER, _TOOLS, _UNREGISTERED),
+    "load_inline()": Rung(_inline, _BUILDER, _TOOLS, _UNREGISTERED),
+    "load(), torch/extension.h in the binding": Rung(_extension, _BUILDER, _TOOLS, _UNREGISTERED),
+    "load(), ATen's headers": Rung(_aten, _BUILDER, _TOOLS, "other torch versions"),
     "load(), stable ABI": Rung(_stable, _BUILDER, _TOOLS, "nothing"),
     "CuPy RawModule": Rung(_cupy, ("cupy",), "CuPy, CUDA's headers", _RAW),
     "torch.cuda._compile_kernel": Rung(_compile_kernel, _BUILDER, "CUDA's headers", _RAW),
-    "Triton": Rung(_triton, ("triton",), "Triton, C compiler", "CUDA C++"),
+    "Triton": Rung(_triton, ("triton",), "Triton, C compiler", f"CUDA C++, {_RAW}"),
     "torch.compile": Rung(_torch_compile, ("torch._dynamo", "torch._inductor"), "Triton, C compiler", "CUDA C++"),
 }
 ON_THE_CPU = ("load(), torch/extension.h in the binding", "load(), ATen's headers", "load(), stable ABI")
@@ -215,7 +225,7 @@ def climb(name: str, folder: Path) -> dict[str, float]:
     launched = time.perf_counter()
     exact = python_part("gelu", "reference").gelu(x.double())
     worst = (y.double() - exact).abs().max().item()
-    if not worst <= 2**-7 * 8:  # half the distance between two bfloat16 numbers near 8, and a little more
+    if not worst <= 1.1 * 2**-6:  # half the distance between two bfloat16 numbers below 8, and a tenth
         raise RuntimeError(f"{name}: off by {worst} from float64")
     return {"import": imported - begun, "launch": launched - imported}
 

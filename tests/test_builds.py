@@ -5,13 +5,12 @@ import shutil
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
 
 import labkit
-from labkit import REPOSITORY, build, build_faults, caching, climbing, diagnosis, dissection, graphs, machine, rungs
+from labkit import build, build_faults, caching, climbing, diagnosis, dissection, graphs, machine, rungs
 
 
 # -- anatomy ------------------------------------------------------------------------------------------------
@@ -70,23 +69,26 @@ def test_a_build_folder_that_has_gone_is_told(copy, tmp_path):
 
 def test_what_is_compiled_again():
     rows = {row["changed"]: list(row.values())[1:] for row in caching.rebuilds("rebuilds")}
-    assert rows == {  # load() in the same process, in a new one; labkit.load
-        "nothing": ["reused", "reused", "reused"],
-        "the date of the source": ["reused", "compiled", "reused"],
-        "a comment in the source": ["compiled", "compiled", "compiled"],
-        "a number in the source": ["compiled", "compiled", "compiled"],
-        "a number in a header beside it": ["stale", "compiled", "compiled"],
-        "the release of torch, with a number in a header": ["stale", "stale", "compiled"],
-        "a flag": ["compiled", "compiled", "compiled"]}
+    assert rows == {  # load() in the same process, in a new one; whether labkit.load has another folder for it
+        "nothing": ["reused", "reused", False],
+        "the date of the source": ["reused", "compiled", False],
+        "a comment in the source": ["compiled", "compiled", True],
+        "a number in the source": ["compiled", "compiled", True],
+        "a number in a header beside it": ["stale", "compiled", True],
+        "the release of torch, with a number in a header": ["stale", "stale", True],
+        "a flag": ["compiled", "compiled", True]}
 
 
 # -- the ladder ---------------------------------------------------------------------------------------------
 
 def test_a_way_is_cold_then_warm_in_processes_of_its_own(tmp_path):
     before = set(sys.modules)
-    cold, warm = (climbing._climb("load(), stable ABI", tmp_path) for _ in range(2))
-    assert cold["launch"] > 1.5 * warm["launch"] > 0
-    assert (tmp_path / "builds_stable.so").is_file()
+    cold = climbing._climb("load(), stable ABI", tmp_path)
+    made = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.suffix in (".o", ".so")}
+    warm = climbing._climb("load(), stable ABI", tmp_path)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.suffix in (".o", ".so")} == made
+    assert set(made) == {"gelu_one.cu.o", "stable.o", "builds_stable.so"}
+    assert cold["launch"] > 0 and warm["launch"] > 0
     assert set(sys.modules) == before
 
 
@@ -193,12 +195,15 @@ def test_provoked_faults_end_in_a_clear_error_or_are_mended():
             f"waits and says nothing; ended after {build_faults.PATIENCE} s", never_built),
         "torch was upgraded, the cache was not": (
             "runs the old code and says nothing", "runs the old code and says nothing")}
-    for fault, (_, _, ours, later) in rows.items():
-        assert ours == "works" or ours.startswith("BuildError: copy: ") and "To mend it: " in ours or ours == "works, built again"
-        assert later == "works", fault
-    assert "CXX=g++-98 is not there" in rows["CXX names no compiler"][2]
-    assert "ninja: not on PATH" in rows["ninja is not installed"][2]
-    assert rows["torch was upgraded, the cache was not"][2] == "works, built again"
+    assert {fault: ours for fault, (_, _, ours, _) in rows.items()} == {
+        "ninja is not on PATH": "works",
+        "ninja is not installed": "BuildError: copy: ninja: not on PATH. To mend it: python3 -m labkit setup, or: python -m pip "
+                                  "install ninja.",
+        "CXX names no compiler": "BuildError: copy: C++ compiler: CXX=g++-98 is not there. To mend it: install one: apt install "
+                                 "g++, or dnf install gcc-c++.",
+        "a lock that a killed build has left": "works",
+        "torch was upgraded, the cache was not": "works, built again"}
+    assert {later for _, _, _, later in rows.values()} == {"works"}
 
 
 def test_a_fault_that_there_is_not_is_named():
@@ -257,7 +262,7 @@ def test_faults_of_nvcc_end_in_a_clear_error_or_are_mended():
     assert rows["built for another architecture"][0] == (
         "RuntimeError: CUDA error: no kernel image is available for execution on the device")
     assert rows["built for another architecture"][2] == rows["CUDA_HOME names no toolkit"][2] == "works"
-    assert "To mend it: set CUDA_HOME to a CUDA" in rows["nvcc is of another CUDA than torch"][2]
+    assert "To mend it: set CUDA_HOME to a CUDA" in rows["an nvcc that says it is of another CUDA"][2]
     assert "To mend it: install an older g++" in rows["the C++ compiler is too new for nvcc"][2]
     assert [row[3] for row in rows.values()] == ["works"] * len(rows)
 
@@ -278,9 +283,3 @@ def test_without_a_gpu_the_graphs_are_the_recorded_ones(monkeypatch):
     asked = []
     monkeypatch.setattr(graphs, "show_recorded", lambda names, title: asked.append((names, title)) or [])
     assert graphs.captured("graphs", None) == [] and asked == [(["graphs"], "Launches one by one, and as a CUDA graph")]
-
-
-def test_the_ladders_sources_are_where_the_ladder_looks():
-    assert {path.name for path in rungs.SOURCES.iterdir()} >= {
-        "gelu_one.cuh", "gelu_one.cu", "all_in_one.cu", "extension.cpp", "aten.cpp", "stable.cpp", "setup.py"}
-    assert Path(rungs.NVRTC_HEADERS).relative_to(REPOSITORY).as_posix() == "kernels/nvrtc"

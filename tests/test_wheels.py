@@ -45,9 +45,10 @@ def imported(folder, before="", after=""):
                           env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
 
 
-def pretend_gpu(major, minor):
-    """Lines after which torch seems to see a GPU."""
+def pretend_gpu(major, minor, driver=99):
+    """Lines after which torch seems to see a GPU, with a driver for that release of CUDA."""
     return ("torch.version.cuda = '13.0'; torch.cuda.is_available = lambda: True; "
+            f"torch._C._cuda_getDriverVersion = lambda: {1000 * driver}; "
             f"torch.cuda.get_device_capability = lambda *device: ({major}, {minor})")
 
 
@@ -213,6 +214,14 @@ def test_a_torch_that_is_too_old_is_named(package):
     done = imported(package, before="torch.__version__ = '2.8.0+cu126'")
     assert done.stderr.splitlines()[-1] == ("ImportError: gelu_op needs torch 2.9 or newer, and this is 2.8.0+cu126. Install "
                                             "a newer torch.")
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="without nvcc the package holds no code for GPUs")
+def test_a_driver_older_than_the_toolkit_is_told(package):
+    toolkit = machine.nvcc_version()
+    done = imported(package, before=pretend_gpu(9, 0, driver=int(toolkit.split(".")[0]) - 1))
+    assert done.stderr.splitlines()[-1].startswith(
+        f"ImportError: gelu_op was built with CUDA {toolkit}, and this driver is for CUDA {int(toolkit.split('.')[0]) - 1}. Update")
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-// Everything in one .cu file, as most tutorials have it: nvcc reads all of torch's headers, for the host and for the GPU.
+// Everything in one .cu file, as most tutorials have it: each of nvcc's three front ends reads all of torch's headers.
 #include <torch/extension.h>
 
 #include "binding.h"

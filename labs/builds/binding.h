@@ -7,12 +7,15 @@
 #endif
 
 #include <climits>
+#include <cstdint>
 
 #include "launch.h"
 
 inline at::Tensor gelu_one_of(const at::Tensor& x) {
     TORCH_CHECK(x.scalar_type() == at::kBFloat16 && x.is_contiguous() && x.numel() > 0 && x.numel() <= INT_MAX,
                 "gelu_one: `x` must be contiguous bfloat16, of 1 to ", INT_MAX, " elements");
+    TORCH_CHECK(reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0,
+                "gelu_one: `x` must begin at a multiple of 16 bytes; pass x.clone()");
     const at::Tensor y = at::empty_like(x);
     void* stream = nullptr;
 #ifdef USE_CUDA
@@ -20,6 +23,7 @@ inline at::Tensor gelu_one_of(const at::Tensor& x) {
     const c10::cuda::CUDAGuard guard(x.device());
     stream = c10::cuda::getCurrentCUDAStream();
 #endif
-    launch_gelu_one(x.data_ptr(), y.data_ptr(), static_cast<int>(x.numel()), stream);
+    const char* error = launch_gelu_one(x.data_ptr(), y.data_ptr(), static_cast<int>(x.numel()), stream);
+    TORCH_CHECK(!error, "gelu_one: the launch failed: ", error);
     return y;
 }

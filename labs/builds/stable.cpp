@@ -1,5 +1,6 @@
 // torch's stable ABI: small headers, and a library that later versions of torch load as it is.
 #include <climits>
+#include <cstdint>
 #include <string>
 
 #include "launch.h"
@@ -13,9 +14,12 @@ static Tensor gelu_one(Tensor x) {
         x.numel() > INT_MAX) {
         torch_op::fail({"gelu_one: `x` must be contiguous bfloat16, of 1 to ", std::to_string(INT_MAX), " elements"});
     }
+    if (reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 != 0) {
+        torch_op::fail({"gelu_one: `x` must begin at a multiple of 16 bytes; pass x.clone()"});
+    }
     const Tensor y = torch::stable::empty_like(x);
     const torch_op::Launch launch(x);
-    launch_gelu_one(x.data_ptr(), y.data_ptr(), static_cast<int>(x.numel()), launch.stream());
+    launch.check("gelu_one", launch_gelu_one(x.data_ptr(), y.data_ptr(), static_cast<int>(x.numel()), launch.stream()));
     return y;
 }
 

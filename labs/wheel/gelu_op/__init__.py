@@ -7,7 +7,8 @@ gelu: the function; its own docstring says what it takes. On a GPU where torch s
 built: what the package was built with and for: torch, cuda (the toolkit, None where only the CPU's library was built),
     python, sass and ptx (lists of architectures), version (of the kernel).
 
-The import raises ImportError where torch is older than 2.9, and where the package holds no code for the current GPU.
+The import raises ImportError where torch is older than 2.9, where the driver is older than the toolkit that the package was
+built with, and where it holds no code for the current GPU.
 It asks the GPU which one it is, and that starts CUDA: a process that means to fork should fork first.
 """
 
@@ -32,6 +33,10 @@ def _library():
     if not (torch.version.cuda and torch.cuda.is_available() and library.exists()):
         return _HERE / "_cpu.so"
     gpu = "{}.{}".format(*torch.cuda.get_device_capability())
+    of_driver, of_toolkit = torch._C._cuda_getDriverVersion() // 1000, int(built["cuda"].split(".")[0])
+    if of_driver < of_toolkit:
+        raise ImportError(f"gelu_op was built with CUDA {built['cuda']}, and this driver is for CUDA {of_driver}. Update the driver, "
+                          f"or build the wheel again with a CUDA {of_driver} toolkit.")
     held = built["sass"] + built["ptx"]
     if compatible(held, gpu) == NO_IMAGE:
         raise ImportError(f"gelu_op holds code for {', '.join(held)}, and this GPU is sm_{gpu.replace('.', '')}: it can run "
