@@ -121,7 +121,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     labs = command("labs", "run the labs top to bottom; executed copies go to build/labs/")
     labs.add_argument("names", nargs="*", metavar="LAB", help="such as 04 or 04_fused_kernel; all when left out")
     labs.add_argument("--save", action="store_true", help="on a GPU: write the outputs back into labs/")
-    labs.add_argument("--jobs", type=int, choices=range(1, 33), default=1, metavar="N", help="without a GPU: run N labs at a time")
+    labs.add_argument("--jobs", type=int, choices=range(1, 33), default=1, metavar="N",
+                      help="without a GPU: run N labs at a time")
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")

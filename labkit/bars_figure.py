@@ -39,7 +39,8 @@ def bars_svg(table: dict) -> str:
         axes.grid(axis="x", color=INK, alpha=0.18, linewidth=0.7)
         axes.spines["left"].set_visible(False)
         if len(chosen) > 1:
-            axes.legend(handles=[Patch(color=color, label=column) for color, column in zip(PALETTE, chosen)], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(chosen), borderaxespad=0.2, columnspacing=1.2)
+            axes.legend(handles=[Patch(color=color, label=column) for color, column in zip(PALETTE, chosen)], loc="lower left",
+                        bbox_to_anchor=(0, 1), ncols=len(chosen), borderaxespad=0.2, columnspacing=1.2)
     spoken = "; ".join(f"{row[named]}: {', '.join(f'{column} {number(row[column])}' for column in chosen)}"
                        for row in table["rows"])
     return inline(svg, f"Bars, {title(table)}. {spoken}.")

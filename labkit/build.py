@@ -205,7 +205,7 @@ def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[st
 
 
 def _check_tools(name: str, backend: str) -> None:
-    """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's own checks come late or not."""
+    """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's checks come late or not."""
     with tools_on_path():
         for look in (diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
             found = look()

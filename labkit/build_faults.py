@@ -156,12 +156,12 @@ FAULTS = {fault.name: fault for fault in [
 def provoke(name: str, faults: tuple[str, ...] | None = None) -> list[dict]:
     """Provokes faults around a build and shows what becomes of each, with torch's `load` and with labkit's.
 
-    name: what the table is called in results/; <name>_labkit is that of labkit.load. faults: some of `labkit.build_faults.FAULTS`; by default all that this machine
-    can have: those of nvcc need a GPU.
+    name: what the table is called in results/; <name>_labkit is that of labkit.load. faults: some of
+    `labkit.build_faults.FAULTS`; by default all that this machine can have: those of nvcc need a GPU.
 
     A row a fault: what `load` did and said (the last line of its error), and what the next try in the same process did once
-    the cause was mended. Returns a dict a fault with both of these under "torch" and "labkit". Without a GPU the recorded table is shown as well. ValueError for a fault that
-    there is not.
+    the cause was mended. Returns a dict a fault with both of these under "torch" and "labkit". Without a GPU the recorded
+    table is shown as well. ValueError for a fault that there is not.
     """
     on_gpu = machine.backend() == "cuda"
     possible = [fault.name for fault in FAULTS.values() if on_gpu or not fault.gpu]
@@ -177,7 +177,7 @@ def provoke(name: str, faults: tuple[str, ...] | None = None) -> list[dict]:
     results.note("exact", "Faults around a build", f"{len(rows)} provoked")
     keep({name: results.table_of("Faults around a build, with torch's load()", rows),
           f"{name}_labkit": results.table_of("The same faults, with labkit.load", mended)})
-    return [{"fault": fault, "torch": by_torch, "labkit": by_labkit} for fault, by_torch, by_labkit in zip(chosen, torchs, ours)]
+    return [{"fault": fault, "torch": first, "labkit": second} for fault, first, second in zip(chosen, torchs, ours)]
 
 
 def _outcomes(who: str, faults: list[str]) -> list[tuple[str, str]]:

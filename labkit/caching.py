@@ -71,8 +71,9 @@ def rebuilds(name: str) -> list[dict]:
 
     name: what the table is called in results/.
 
-    A row a change. "stale" is an old value where the new one was due: the change has been missed. Another release of
-    torch is played by a header in a folder given with -isystem, as torch's own is, and by the version that labkit reads. Raises subprocess.CalledProcessError where the C++
+    A row a change. "stale" is an old value where the new one was due: the change has been missed. Another release of torch
+    is played by a header in a folder given with -isystem, as torch's own is. labkit's column says whether the build would
+    have a folder of its own, which it is named for; nothing is built for it. Raises subprocess.CalledProcessError where the C++
     compiler fails.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -103,7 +103,8 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
             keep(tables)
             summary = tables[f"{name}_summary"]["rows"]
             for row in summary:
-                results.note("measured", f"{row['count']}, trace and GPU", f"the same in {row['the same in']} of {row['of']} kernels")
+                results.note("measured", f"{row['count']}, trace and GPU",
+                             f"the same in {row['the same in']} of {row['of']} kernels")
             return summary
     return show_recorded([name, f"{name}_shared", f"{name}_summary"], title, why)
 
@@ -144,11 +145,13 @@ def _tables(name: str, title: str, compared: Sequence[dict]) -> dict[str, dict]:
                                ("_shared", "shared memory", shared)):
         rows = [row for row in compared if any(row[keys[0]])]
         shown = [{"kernel": row["kernel"], "input": row["input"],
-                  **{key: f"{row[key][0]:,}" if row[key][0] == row[key][1] else f"{row[key][0]:,} / {row[key][1]:,}" for key in keys}}
+                  **{key: f"{row[key][0]:,}" if row[key][0] == row[key][1] else f"{row[key][0]:,} / {row[key][1]:,}"
+                     for key in keys}}
                  for row in rows]
         if shown:
             tables[name + suffix] = results.table_of(f"{title}: {what}", shown)
-        summary += [{"count": key, "the same in": sum(row[key][0] == row[key][1] for row in rows), "of": len(rows)} for key in keys]
+        summary += [{"count": key, "the same in": sum(row[key][0] == row[key][1] for row in rows), "of": len(rows)}
+                    for key in keys]
     tables[f"{name}_summary"] = results.table_of(f"{title}: in how many kernels they agree", summary)
     return tables
 

@@ -90,8 +90,8 @@ def cuda_include() -> Path | None:
 def cpu() -> str:
     """The CPU and how many of its cores this process may use, such as "AMD EPYC 9554, 16 cores"."""
     try:
-        named = re.search(r"^model name\s*:\s*(.+?)(?: \d+-Core)?(?: Processor)?$", Path("/proc/cpuinfo").read_text(encoding="utf-8"),
-                          re.MULTILINE)
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        named = re.search(r"^model name\s*:\s*(.+?)(?: \d+-Core)?(?: Processor)?$", told, re.MULTILINE)
     except OSError:
         named = None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -93,7 +93,8 @@ def _inline(folder: Path) -> Function:
     with build.tools_on_path():
         build.point_torch_to_cuda()
         return cpp_extension.load_inline(
-            "builds_inline", ['#include "binding.h"'], ['#include "gelu_one.cu"'], functions=["gelu_one_of"], extra_cflags=flags, extra_cuda_cflags=cuda_flags,
+            "builds_inline", ['#include "binding.h"'], ['#include "gelu_one.cu"'], functions=["gelu_one_of"],
+            extra_cflags=flags, extra_cuda_cflags=cuda_flags,
             extra_include_paths=list(map(str, INCLUDE)), build_directory=str(folder),
             with_cuda=True).gelu_one_of
 
@@ -109,8 +110,8 @@ def _by_hand(folder: Path) -> Function:
     home = machine.cuda_home()
     if not any(folder.glob("gelu_by_hand*")):
         _, cuda_flags = build.flags("cuda")
-        _command([home / "bin" / "nvcc", *cuda_flags, "-Xcompiler", "-fPIC", *(f"-I{place}" for place in INCLUDE), "-c", SOURCES / "gelu_one.cu",
-                  "-o", folder / "gelu_one.o"])
+        _command([home / "bin" / "nvcc", *cuda_flags, "-Xcompiler", "-fPIC", *(f"-I{place}" for place in INCLUDE), "-c",
+                  SOURCES / "gelu_one.cu", "-o", folder / "gelu_one.o"])
         libraries = next(place for place in (home / "lib64", home / "lib") if place.exists())
         _command([sys.executable, "setup.py", "-q", "build_ext", "--build-lib", folder, "--build-temp", folder / "temp"],
                  cwd=SOURCES, env={**os.environ, "GELU_OBJECT": str(folder / "gelu_one.o"), "CUDA_LIBRARIES": str(libraries),

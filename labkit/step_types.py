@@ -39,7 +39,7 @@ def step_times(name: str, make_model: Callable[[], nn.Module], batch: tuple[Tens
 
     One model and one optimizer serve all ways. Returns a row a way: the median of a step, its 10th and 90th percentile in
     ms, and how many times as fast as in float32. Without a GPU, or where the model does not fit into its memory, the recorded
-    table is shown and [] returned. A GradScaler asks the GPU in each step whether a gradient overflowed, and waits for the answer.
+    table is shown and [] returned. A GradScaler asks the GPU in each step whether a gradient overflowed, and waits for it.
     """
     if machine.backend() != "cuda":
         return show_recorded([name], title, NO_GPU)

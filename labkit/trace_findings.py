@@ -25,7 +25,10 @@ class Finding:
 
 
 def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Sequence) -> list[Finding]:
-    """The findings of a trace, barriers and races first, since other faults may follow from them: `raw` is what trace.cpp tells, `line_of` gives the line of a chain of calls."""
+    """The findings of a trace, barriers and races first, since other faults may follow from them.
+
+    raw: what trace.cpp tells. line_of: gives the line of a chain of calls.
+    """
     races: dict[tuple, Finding] = {}
     found = []
     for fault in raw["findings"]:

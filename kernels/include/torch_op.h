@@ -235,7 +235,8 @@ public:
         if (!error) return;
         const bool other_gpu = std::string_view(error).starts_with("no kernel image");
         fail({op, ": the launch failed: ", error,
-              other_gpu ? ". The library holds no code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST)." : ""});
+              other_gpu ? ". The library holds no code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST)."
+                        : ""});
     }
 
 private:

@@ -35,8 +35,8 @@ def _library():
     gpu = "{}.{}".format(*torch.cuda.get_device_capability())
     of_driver, of_toolkit = torch._C._cuda_getDriverVersion() // 1000, int(built["cuda"].split(".")[0])
     if of_driver < of_toolkit:
-        raise ImportError(f"gelu_op was built with CUDA {built['cuda']}, and this driver is for CUDA {of_driver}. Update the driver, "
-                          f"or build the wheel again with a CUDA {of_driver} toolkit.")
+        raise ImportError(f"gelu_op was built with CUDA {built['cuda']}, and this driver is for CUDA {of_driver}. Update the "
+                          f"driver, or build the wheel again with a CUDA {of_driver} toolkit.")
     held = built["sass"] + built["ptx"]
     if compatible(held, gpu) == NO_IMAGE:
         raise ImportError(f"gelu_op holds code for {', '.join(held)}, and this GPU is sm_{gpu.replace('.', '')}: it can run "
