@@ -36,6 +36,7 @@
     anatomy(name, op)     the files and the commands of a build, word by word
     rebuilds(name)        after which changes a build is made again, by torch's load and by labkit's
     ladder(name)          from source to the first launch in ten ways, cold and warm
+    stages(name)          what each stage of nvcc takes, with torch's headers and without
     captured(name, op)    launches one by one, and as a CUDA graph
     provoke(name)         what goes wrong around a build, provoked and mended
     wheel(name)           the operator as a package with its compiled libraries, which nobody has to compile
@@ -70,7 +71,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
-         "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "captured": "graphs", "provoke": "build_faults",
+         "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs", "provoke": "build_faults",
          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
          "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
          "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",

@@ -24,7 +24,7 @@ PROBES = "kernels/probes.cu"
 LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin)\(\s*["'](\w+)["']""")
 _BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and what they compile
-            re.compile(r"\bladder\("): ["labs/builds", "kernels/nvrtc", "kernels/gelu"],
+            re.compile(r"\b(?:ladder|stages)\("): ["labs/builds", "kernels/nvrtc", "kernels/gelu"],
             re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"],
             re.compile(r"\b(?:flag_errors|flag_times)\("): ["kernels/gelu"],
             re.compile(r"\bdefault_stream\("): ["kernels/copy"],

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import build, build_faults, caching, climbing, diagnosis, dissection, graphs, machine, rungs
+from labkit import build, build_faults, caching, climbing, diagnosis, dissection, graphs, machine, nvcc_stages, rungs
 
 
 # -- anatomy ------------------------------------------------------------------------------------------------
@@ -177,6 +177,26 @@ def test_nvcc_compiles_the_ladders_kernel_without_a_header_of_torch(tmp_path):
                            rungs.SOURCES / "gelu_one.cu"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "gelu.cu" in done.stdout and "/torch/" not in done.stdout
+
+
+TIMES = """\
+source file name , phase name , phase input files , phase output file , arch , tool, metric , unit
+a.cu , gcc (preprocessing 4) , a.cu  , a.ii ,  , nvcc , 300.5 , ms
+a.cu , cicc , a.ii , a.ptx , compute_80 , nvcc , 500.0 , ms
+a.cu , cicc , a.ii , a.ptx , compute_90 , nvcc , 250.0 , ms
+ , nvcc (driver) ,  , a.o ,  , nvcc , 0.5 , ms
+"""
+
+
+def test_what_nvcc_says_of_its_stages_is_added_up():
+    assert nvcc_stages.summed(TIMES) == {"gcc (preprocessing 4)": 0.3005, "cicc": 0.75, "nvcc (driver)": 0.0005}
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="needs nvcc")
+def test_nvccs_stages_are_those_that_the_table_names(monkeypatch):
+    monkeypatch.setattr(machine, "arch", lambda: "sm_75")
+    seconds = nvcc_stages._measured(rungs.SOURCES / "gelu_one.cu")
+    assert set(nvcc_stages.STAGES) <= set(seconds) and all(seconds[stage] > 0 for stage in nvcc_stages.STAGES)
 
 
 # -- faults -------------------------------------------------------------------------------------------------
