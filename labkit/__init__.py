@@ -71,14 +71,14 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
-         "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs", "provoke": "build_faults",
-         "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
+         "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs",
+         "provoke": "build_faults",          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
          "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
          "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
          "step_times": "step_types",
          "compatible": "binaries", "arch_flags": "binaries",
-         "flags": "flag_effects", "flag_errors": "flag_effects", "flag_times": "flag_effects", "half_macros": "half_expressions",
-         "ptxas_words": "ptxas_log", "device_link": "linking", "separate_cost": "linking",
+         "flags": "flag_effects", "flag_errors": "flag_effects", "flag_times": "flag_effects",
+         "half_macros": "half_expressions", "ptxas_words": "ptxas_log", "device_link": "linking", "separate_cost": "linking",
          "default_stream": "null_stream",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)

@@ -33,8 +33,8 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
     A way runs in a fresh process in which torch is imported and the GPU is ready. Cold, it finds an empty cache; warm, its
     own of the run before. What it imports beside torch is timed apart. The result is checked against float64. A row a way:
     cold and warm in seconds (cold, on a GPU, the median of 3 where it is short), import, the share of the slowest, what it
-    needs, what it gives up. A way that fails here is left out, with its own error in print; Failed where all do. Without a GPU the recorded
-    table is shown as well, and those run here that the CPU can: C++ bindings around the host backend. Raises ValueError for
+    needs, what it gives up. A way that fails here is left out, with its own error in print; Failed where all do. Without a
+    GPU the recorded table is shown as well, and those run here that the CPU can: C++ bindings around the host backend. Raises ValueError for
     a way that there is not.
     """
     on_gpu = machine.backend() == "cuda"

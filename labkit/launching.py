@@ -103,8 +103,8 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
     inputs = [t.detach().cpu() for t in inputs]
     for t, label in zip(inputs, names):
         if torch.empty_like(t).stride() != t.stride() and t.numel() > 0:
-            raise ValueError(f"{name}: `{label}` has gaps between its elements, or shares them (shape {tuple(t.shape)}, strides "
-                             f"{t.stride()}); a kernel gets dense tensors. Pass {label}.contiguous()")
+            raise ValueError(f"{name}: `{label}` has gaps between its elements, or shares them (shape {tuple(t.shape)}, "
+                             f"strides {t.stride()}); a kernel gets dense tensors. Pass {label}.contiguous()")
     try:
         return launch_of(operator, mode, version, inputs)
     except (RuntimeError, IndexError) as error:

@@ -14,8 +14,8 @@ from labkit import build, machine, results
 from labkit.report import keep, show_recorded
 from labkit.rungs import INCLUDE, SOURCES
 
-STAGES = {"cudafe++": "takes host and device code apart", "cicc": "compiles the device's", "gcc (compiling)": "compiles the host's",
-          "ptxas": "assembles the device's"}
+STAGES = {"cudafe++": "takes host and device code apart", "cicc": "compiles the device's",
+          "gcc (compiling)": "compiles the host's", "ptxas": "assembles the device's"}
 FILES = {"torch/extension.h, s": "all_in_one.cu", "no header of torch, s": "gelu_one.cu"}
 
 

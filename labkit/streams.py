@@ -149,8 +149,8 @@ def _check(job: Job, label: str, variant: Variant, times: int) -> None:
         torch.cuda.synchronize()
         if wrong := [i for i, (a, b) in enumerate(zip(got.tolist(), expected.tolist())) if a != b]:
             raise AssertionError(f"overlap: {label!r} computed with other contents of the buffer than chunk {wrong[0]} (and "
-                                 f"{len(wrong) - 1} more of {len(job.chunks)}); does the copy wait until the buffer is free, and "
-                                 "the computation until it is full?")
+                                 f"{len(wrong) - 1} more of {len(job.chunks)}); does the copy wait until the buffer is free, "
+                                 "and the computation until it is full?")
     results.note("check", f"{label}, {len(job.chunks)} chunks", "each computed from its own contents, at three ratios")
 
 

@@ -150,7 +150,8 @@ class Trace:
         found = [str(finding) for finding in self.findings] or ["No fault found."]
         show_html(lambda: "".join([*(figures.html_table(table, results.EXACT) for table in tables),
                                    *(f"<p>{html.escape(line)}</p>" for line in found)]),
-                  "\n".join([*(f"{table['title']}. {results.EXACT}.\n{figures.text_table(table)}" for table in tables), *found]))
+                  "\n".join([*(f"{table['title']}. {results.EXACT}.\n{figures.text_table(table)}" for table in tables),
+                             *found]))
 
     def _labelled(self, shared: bool) -> list[tuple[str, Access]]:
         """Each line's access with a name, such as "reads" or, where several lines read, "reads, 102"; then their sums."""
