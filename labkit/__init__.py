@@ -72,7 +72,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs",
-         "provoke": "build_faults",          "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
+         "provoke": "build_faults", "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
          "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
          "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
          "step_times": "step_types",
