@@ -17,7 +17,7 @@ import torch
 from labkit import machine, results
 from labkit.build import load
 from labkit.cubin import Cubin, Kernel, NoCompiler, compile_cubin
-from labkit.machine_code import ARCH, HOW, Code, counts
+from labkit.machine_code import ARCH, HOW, Code, counts, with_columns
 from labkit.mutants import mutant
 from labkit.operator import Operator, python_part
 from labkit.precision import error_in_ulp, every_finite
@@ -55,6 +55,7 @@ CHANGES = {
     "-Xptxas -O1": Change(("-Xptxas=-O1",)),
     "-Xptxas -O0": Change(("-Xptxas=-O0",)),
 }
+_ALWAYS = ("flag", "same machine code", "instructions", "registers")
 RUN = ("-fmad=false", "-ftz=true", "--use_fast_math", "-Xptxas -O1")  # what is run beside the default
 VERSIONS = (1, 7)  # tanhf, and hardware exp2 and reciprocal
 SHAPE = (16384, 16384)
@@ -75,7 +76,8 @@ def flags(name: str, code: Code | Path, arch: str | None = None) -> list[dict]:
     arch: such as "sm_90"; by default that of the GPU here, else ARCH.
 
     Returns the rows: flag; same machine code (instruction by instruction, operands included); instructions and registers;
-    FFMA, FMUL and FADD; special functions; those that flush denormals (.FTZ); calls of routines. Without nvcc or nvdisasm the
+    and of these what the flags change: fused multiply-adds, other products and sums, special functions, instructions that
+    flush denormals (.FTZ), calls of routines. Without nvcc or nvdisasm the
     recorded table is shown and [] returned. Raises what `compile_cubin` does.
     """
     source = code if isinstance(code, Path) else None
@@ -85,6 +87,7 @@ def flags(name: str, code: Code | Path, arch: str | None = None) -> list[dict]:
         with ThreadPoolExecutor() as pool:
             compiled = list(pool.map(partial(_compiled, code, arch or machine.arch() or ARCH, source), CHANGES.values()))
         rows = [_row(label, compiled[0], one) for label, one in zip(CHANGES, compiled)]
+        rows = with_columns(rows, lambda column, cells: column in _ALWAYS or len(set(cells)) > 1)
     except NoCompiler as error:
         return show_recorded([name], title, str(error))
     results.note("built", name, f"{sum(row['same machine code'] for row in rows[1:])} of {len(rows) - 1} changes leave the "
@@ -105,7 +108,7 @@ def _row(label: str, default: tuple[Cubin, Kernel], one: tuple[Cubin, Kernel]) -
     found = counts(instructions)
     return {"flag": label, "same machine code": texts == [each.text for each in first.code(same)],
             "instructions": len(instructions), "registers": kernel.registers,
-            **{column: found[column] for column in ("FFMA", "FMUL", "FADD", "special functions")},
+            **{column: found[column] for column in ("fused (FFMA)", "FMUL, FADD", "special functions")},
             ".FTZ": sum(".FTZ" in each.opcode for each in instructions),
             "calls": sum(each.opcode.startswith("CALL") for each in instructions)}
 
