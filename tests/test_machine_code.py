@@ -81,6 +81,13 @@ def test_instructions_are_classed_by_what_a_reader_looks_for(text, kind):
     assert disassembly.class_of(text) == kind
 
 
+@pytest.mark.parametrize("opcode, width", [
+    ("LDG.E.128", 16), ("LDG.E.64.CONSTANT", 8), ("LDG.E", 4), ("LDS", 4), ("LDG.E.U16.SYS", 2), ("LDG.E.S8", 1),
+    ("STG.E.EF.128", 16), ("LDG.E.LTC128B.64", 8), ("LDG.E.ENL2.256", 32), ("LDGSTS.E.BYPASS.128", 16)])
+def test_an_access_has_the_bytes_of_its_opcode(opcode, width):
+    assert machine_code._bytes(opcode) == width
+
+
 # ---- what the compiler makes of the operators ----
 
 def counted(kernels, arch="sm_90"):
@@ -91,10 +98,9 @@ def counted(kernels, arch="sm_90"):
 def test_the_versions_of_gelu_are_in_machine_code_what_their_names_say(session, capsys):
     rows = counted({**{f"v{v}": Code("gelu", None, f"v{v}::kernel Forward<ByTanh<ExactTanh {FORWARD}") for v in (1, 4)},
                     **{f"v{v}": Code("gelu", None, f"v4::kernel v{v}:: {FORWARD}") for v in (6, 7)}})
-    assert rows["v1"]["global loads"] == "LDG.E.U16" and rows["v1"]["global stores"] == "STG.E.U16"
+    assert rows["v1"]["global loads, bytes"] == rows["v1"]["global stores, bytes"] == "2"
     for version in ("v4", "v6", "v7"):  # a vector, and one of the elements after the last
-        assert rows[version]["global loads"] == "LDG.E.128, LDG.E.U16", version
-        assert rows[version]["global stores"] == "STG.E.128, STG.E.U16", version
+        assert rows[version]["global loads, bytes"] == rows[version]["global stores, bytes"] == "16, 2", version
     elements = 8 + 1
     assert rows["v6"]["special functions"] == f"{elements} × TANH"
     assert rows["v7"]["special functions"] == f"{elements} × EX2, {elements} × RCP"
@@ -130,10 +136,10 @@ def test_what_moves_or_converts_a_value_is_not_counted_as_arithmetic():
 @needs_tools
 def test_shared_memory_barriers_and_turings_names():
     row = counted({"tile": Code("transpose", None, "v4:: float>")})["tile"]
-    assert row["shared loads"] == "4 × LDS.128" and row["barriers"] == 1 and "local memory" not in row
+    assert row["shared loads, bytes"] == "4 × 16" and row["barriers"] == 1 and "local memory" not in row
     assert row["special functions"] == "–" and row["fused (FFMA)"] == 0  # always there, to be seen to be empty
     turing = counted({"one": Code("copy", None, "v1::kernel<1, bfloat16")}, arch="sm_75")["one"]
-    assert turing["global loads"] == "LDG.E.U16"
+    assert turing["global loads, bytes"] == "2"
 
 
 @needs_tools
