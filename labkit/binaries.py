@@ -93,25 +93,28 @@ def arch_flags(record_name: str, flags: Iterable[str]) -> list[dict]:
     record_name: what the table is called in results/. flags: such as "-arch=sm_80".
 
     Returns a row a flag: the architectures of the machine code (SASS) and of the PTX that nvcc would put into an object file,
-    by its dry run, and a column a GPU as in `runs_on`. Without nvcc it shows the recorded table and returns []. Raises
+    by its dry run, and of GPUS the compute capabilities that run it, and those whose driver compiles it; the others have no
+    kernel image. Without nvcc it shows the recorded table and returns []. Raises
     ValueError, with nvcc's words, for a flag that it does not take.
     """
-    title = "What a flag for the architecture makes"
+    title = "What a flag for the architecture makes, and which compute capabilities run it"
     if machine.nvcc_version() is None:
         return show_recorded([record_name], title, "there is no nvcc here")
     rows = []
     for flag in flags:
         found = _planned(flag)
         rows.append({"flag": flag, "SASS": _listed("sm", found), "PTX": _listed("compute", found),
-                     **{f"{gpu} ({card})": compatible(found, gpu) for gpu, card in GPUS.items()}})
+                     **{outcome: ", ".join(gpu for gpu in GPUS if compatible(found, gpu) == outcome) or "none"
+                        for outcome in (RUNS, BY_DRIVER)}})
     results.note("exact", title, f"{len(rows)} flags on {len(GPUS)} kinds of GPU")
-    keep({record_name: results.table_of(title, rows)}, f"By a dry run of nvcc {machine.nvcc_version()}, and the rule")
+    keep({record_name: results.table_of(title, rows)}, f"By a dry run of nvcc {machine.nvcc_version()}, and the rule. "
+         + ", ".join(f"{gpu}: {card}" for gpu, card in GPUS.items()))
     return rows
 
 
 def _planned(flag: str) -> set[str]:
     """{"sm_80", "compute_80"}: what nvcc would compile for, by the command that packs it."""
-    done = subprocess.run([machine.find_nvcc(), flag, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull],
+    done = subprocess.run([machine.find_nvcc(), *flag.split(), "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull],
                           capture_output=True, text=True)
     if done.returncode:
         raise ValueError(f"arch_flags: nvcc does not take {flag!r}: {done.stderr.strip().splitlines()[-1]}")

@@ -17,7 +17,8 @@ import torch
 from labkit import machine, results
 from labkit.build import load
 from labkit.cubin import Cubin, Kernel, NoCompiler, compile_cubin
-from labkit.machine_code import ARCH, HOW, Code, counts
+from labkit.disassembly import Instruction
+from labkit.machine_code import ARCH, HOW, Code, counts, with_columns
 from labkit.mutants import mutant
 from labkit.operator import Operator, python_part
 from labkit.precision import error_in_ulp, every_finite
@@ -55,6 +56,7 @@ CHANGES = {
     "-Xptxas -O1": Change(("-Xptxas=-O1",)),
     "-Xptxas -O0": Change(("-Xptxas=-O0",)),
 }
+_ALWAYS = ("flag", "same machine code", "instructions", "registers")
 RUN = ("-fmad=false", "-ftz=true", "--use_fast_math", "-Xptxas -O1")  # what is run beside the default
 VERSIONS = (1, 7)  # tanhf, and hardware exp2 and reciprocal
 SHAPE = (16384, 16384)
@@ -75,7 +77,8 @@ def flags(name: str, code: Code | Path, arch: str | None = None) -> list[dict]:
     arch: such as "sm_90"; by default that of the GPU here, else ARCH.
 
     Returns the rows: flag; same machine code (instruction by instruction, operands included); instructions and registers;
-    FFMA, FMUL and FADD; special functions; those that flush denormals (.FTZ); calls of routines. Without nvcc or nvdisasm the
+    and of these what the flags change: fused multiply-adds, other products and sums, special functions, instructions that
+    flush denormals (.FTZ), calls of routines. Without nvcc or nvdisasm the
     recorded table is shown and [] returned. Raises what `compile_cubin` does.
     """
     source = code if isinstance(code, Path) else None
@@ -84,28 +87,28 @@ def flags(name: str, code: Code | Path, arch: str | None = None) -> list[dict]:
     try:
         with ThreadPoolExecutor() as pool:
             compiled = list(pool.map(partial(_compiled, code, arch or machine.arch() or ARCH, source), CHANGES.values()))
-        rows = [_row(label, compiled[0], one) for label, one in zip(CHANGES, compiled)]
+        made, _, default = compiled[0]
+        rows = [_row(label, default, *found) for label, (_, *found) in zip(CHANGES, compiled)]
+        rows = with_columns(rows, lambda column, cells: column in _ALWAYS or len(set(cells)) > 1)
     except NoCompiler as error:
         return show_recorded([name], title, str(error))
     results.note("built", name, f"{sum(row['same machine code'] for row in rows[1:])} of {len(rows) - 1} changes leave the "
                                 "machine code as it is")
-    keep({name: results.table_of(f"{title}, by {compiled[0][0].made_by}", rows)}, HOW)
+    keep({name: results.table_of(f"{title}, by {made.made_by}", rows)}, HOW)
     return rows
 
 
-def _compiled(code: Code, arch: str, source: Path | None, change: Change) -> tuple[Cubin, Kernel]:
+def _compiled(code: Code, arch: str, source: Path | None, change: Change) -> tuple[Cubin, Kernel, list[Instruction]]:
     cubin = compile_cubin(code.name, code.version, change.arch or arch, [*code.flags, *change.added], source, change.without)
-    return cubin, cubin.kernel(code.kernel)
+    kernel = cubin.kernel(code.kernel)
+    return cubin, kernel, cubin.code(kernel)
 
 
-def _row(label: str, default: tuple[Cubin, Kernel], one: tuple[Cubin, Kernel]) -> dict:
-    (cubin, kernel), (first, same) = one, default
-    instructions = cubin.code(kernel)
-    texts = [each.text for each in instructions]
+def _row(label: str, default: list[Instruction], kernel: Kernel, instructions: list[Instruction]) -> dict:
     found = counts(instructions)
-    return {"flag": label, "same machine code": texts == [each.text for each in first.code(same)],
+    return {"flag": label, "same machine code": [one.text for one in instructions] == [one.text for one in default],
             "instructions": len(instructions), "registers": kernel.registers,
-            **{column: found[column] for column in ("FFMA", "FMUL", "FADD", "special functions")},
+            **{column: found[column] for column in ("fused (FFMA)", "FMUL, FADD", "special functions")},
             ".FTZ": sum(".FTZ" in each.opcode for each in instructions),
             "calls": sum(each.opcode.startswith("CALL") for each in instructions)}
 

@@ -22,16 +22,23 @@ EXPRESSIONS = {
     "half2 + half2": ("__half2", "__half2 a, __half2 b", "a + b"),
     "float x = half": ("float", "__half a", "a"),
     "half h = float": ("__half", "float a", "a"),
-    "__hadd(half, half)": ("__half", "__half a, __half b", "__hadd(a, b)"),
-    "__hadd2(half2, half2)": ("__half2", "__half2 a, __half2 b", "__hadd2(a, b)"),
-    "__half2float(half)": ("float", "__half a", "__half2float(a)"),
-    "__float2half(float)": ("__half", "float a", "__float2half(a)"),
     "bfloat16 + bfloat16": ("__nv_bfloat16", "__nv_bfloat16 a, __nv_bfloat16 b", "a + b"),
     "float x = bfloat16": ("float", "__nv_bfloat16 a", "a"),
     "bfloat16 b = float": ("__nv_bfloat16", "float a", "a"),
+    "__hadd(half, half)": ("__half", "__half a, __half b", "__hadd(a, b)"),
+    "__hlt(half, half)": ("bool", "__half a, __half b", "__hlt(a, b)"),
+    "__hadd2(half2, half2)": ("__half2", "__half2 a, __half2 b", "__hadd2(a, b)"),
+    "__half2float(half)": ("float", "__half a", "__half2float(a)"),
+    "__float2half(float)": ("__half", "float a", "__float2half(a)"),
+    "__hadd(bfloat16, bfloat16)": ("__nv_bfloat16", "__nv_bfloat16 a, __nv_bfloat16 b", "__hadd(a, b)"),
     "__bfloat162float(bfloat16)": ("float", "__nv_bfloat16 a", "__bfloat162float(a)"),
     "__float2bfloat16(float)": ("__nv_bfloat16", "float a", "__float2bfloat16(a)"),
 }
+# {an expression that macros take away: the one that does the same and stays}
+INSTEAD = {"half + half": "__hadd(half, half)", "half < half": "__hlt(half, half)", "half2 + half2": "__hadd2(half2, half2)",
+           "float x = half": "__half2float(half)", "half h = float": "__float2half(float)",
+           "bfloat16 + bfloat16": "__hadd(bfloat16, bfloat16)", "float x = bfloat16": "__bfloat162float(bfloat16)",
+           "bfloat16 b = float": "__float2bfloat16(float)"}
 
 
 def torch_macros() -> tuple[str, ...]:
@@ -44,32 +51,31 @@ def torch_macros() -> tuple[str, ...]:
 def half_macros(name: str) -> list[dict]:
     """Compiles each expression of EXPRESSIONS under several sets of macros, and shows which the compiler takes.
 
-    name: what the tables are called in results/: <name> has a row an expression, a column a set of macros with whether it
-    compiles under them, and what nvcc says where it does not; <name>_torch the macros that torch sets, and whether the article
-    names them.
+    name: what the tables are called in results/: <name> has a row an expression and a column a set of macros, with whether it
+    compiles under them; <name>_errors what nvcc says of those of INSTEAD under all macros, and what to write instead;
+    <name>_torch the macros that torch sets, and whether the article names them.
 
     Returns the rows of the first. Without nvcc it shows the recorded tables and returns []. RuntimeError, with nvcc's last
     words, where nvcc fails on something else than an expression.
     """
     title = "What compiles on 16-bit types"
     if machine.nvcc_version() is None:
-        return show_recorded([name, f"{name}_torch"], title, "there is no nvcc here")
-    sets = {"no macro": (), "NO_HALF_OPERATORS": ARTICLE[:1], "NO_HALF_CONVERSIONS": ARTICLE[1:], "the article's two": ARTICLE,
-            "torch's": torch_macros(), "torch's and NO_BFLOAT16_OPERATORS": (*torch_macros(), BFLOAT16)}
+        return show_recorded([name, f"{name}_errors", f"{name}_torch"], title, "there is no nvcc here")
+    sets = {"no macro": (), "no half operators": ARTICLE[:1], "no half conversions": ARTICLE[1:], "the article's two": ARTICLE,
+            "torch's": torch_macros(), "and no bfloat16 operators": (*torch_macros(), BFLOAT16)}
     with ThreadPoolExecutor() as pool:
         columns = dict(zip(sets, pool.map(outcomes, sets.values())))
-    rows = [{"expression": label, **{of: found[label] == COMPILES for of, found in columns.items()},
-             "nvcc says": _said([found[label] for found in columns.values()])} for label in EXPRESSIONS]
+    rows = [{"expression": label, **{of: found[label] == COMPILES for of, found in columns.items()}} for label in EXPRESSIONS]
+    under_all = columns["and no bfloat16 operators"]
+    errors = [{"expression": label, "nvcc says": under_all[label], "write instead": instead}
+              for label, instead in INSTEAD.items()]
     results.note("exact", title, f"{len(rows)} expressions under {len(sets)} sets of macros")
     keep({name: results.table_of(title, rows),
+          f"{name}_errors": results.table_of("What nvcc says under all of these macros, and what to write instead", errors),
           f"{name}_torch": results.table_of("Macros that torch's load() sets", [
               {"macro": macro, "in the article": macro in ARTICLE} for macro in torch_macros()])},
          f"By nvcc {machine.nvcc_version()}")
     return rows
-
-
-def _said(found: list[str]) -> str:
-    return "; or ".join(dict.fromkeys(words for words in found if words != COMPILES)) or "–"
 
 
 def outcomes(macros: tuple[str, ...]) -> dict[str, str]:

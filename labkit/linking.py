@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labkit import REPOSITORY, build, disassembly, machine, results
@@ -70,12 +71,11 @@ def separate_cost(name: str, arch: str | None = None) -> list[dict]:
     ptx = arch.replace("sm", "compute")
     builds = {"one file": ("one.cu", f"-arch={arch}", ""), "two files, -dc": ("near.cu far.cu", f"-arch={arch}", ""),
               "two files, -dc -dlto": ("near.cu far.cu", f"-gencode=arch={ptx},code={arch.replace('sm', 'lto')}", "-dlto")}
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         one = "\n".join((SOURCES / part).read_text(encoding="utf-8") for part in ("far.cu", "near.cu"))
         (Path(folder) / "one.cu").write_text(one, encoding="utf-8")
-        for label, (sources, target, lto) in builds.items():
-            rows.append({"build": label, **_linked(Path(folder), tool, sources.split(), target, arch, lto)})
+        found = pool.map(lambda build: _linked(Path(folder), tool, build[0].split(), build[1], arch, build[2]), builds.values())
+        rows = [{"build": label, **each} for label, each in zip(builds, found)]
     results.note("built", title, f"{len(rows)} builds")
     keep({name: results.table_of(f"{title}, by nvcc {machine.nvcc_version()} for {arch}", rows)}, HOW)
     return rows
@@ -144,12 +144,12 @@ def _linked(folder: Path, tool: Path, sources: list[str], target: str, arch: str
         objects.append(f"{path.stem}{lto}.o")
         worked, said = _run(folder, nvcc, target, "-dc", str(path), "-o", objects[-1])
         if not worked:
-            raise build.BuildError(build.first_error(said, folder / "nvcc.log"))
+            raise build.BuildError(build.first_error(said, folder / f"{objects[-1]}.log"))
     worked, said = _run(folder, nvcc, f"-arch={arch}", *([lto] if lto else []), "-dlink", "-Xnvlink=-v", "-cubin", *objects,
-                        "-o", "linked.cubin")
+                        "-o", linked := f"{objects[0]}.cubin")
     if not worked:  # -dlto takes a library that not every toolkit has
         return {"kernel": None, "function": None, "calls": None, "registers": None, "outcome": _first_error(said)}
-    shown = subprocess.run([tool, "-c", "linked.cubin"], cwd=folder, capture_output=True, text=True)
+    shown = subprocess.run([tool, "-c", linked], cwd=folder, capture_output=True, text=True)
     if shown.returncode:
         raise NoCompiler(f"{tool} does not read what nvcc made: {shown.stderr.strip()}")
     found = disassembly.parse(shown.stdout, [])

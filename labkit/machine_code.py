@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 from labkit import disassembly, machine, results, sass_figure
 from labkit.cubin import Cubin, Kernel, NoCompiler, compile_cubin
@@ -15,11 +15,14 @@ from labkit.report import keep, show_recorded
 ARCH = "sm_90"  # where there is no GPU whose architecture could be taken
 HOW = "Compiled, not run"  # the caption of what is made here
 
-# Columns of `sass_counts` that name opcodes, "1 × LDG.E.128, 2 × LDG.E.U16"; then those that hold a number.
-_NAMED = {"global loads": ("LDG", "LDGSTS", "LD"), "global stores": ("STG", "ST"), "shared loads": ("LDS",),
-          "shared stores": ("STS",), "special functions": ("MUFU",)}
-_COUNTED = ("FFMA", "FMUL", "FADD", "FFMA2", "FMUL2", "FADD2", "DFMA", "DMUL", "DADD", "HFMA2", "HMUL2", "HADD2")
-_COUNTED_CLASSES = {"branches": "branch", "barriers": "barrier", "local memory": "local memory"}
+# Columns of `sass_counts`: accesses by their bytes, "16, 2 × 2"; then those that hold a number.
+_ACCESSES = {"global loads": ("LDG", "LDGSTS", "LD"), "global stores": ("STG", "ST"), "shared loads": ("LDS",),
+             "shared stores": ("STS",)}
+_ARITHMETIC = {"fused (FFMA)": ("FFMA", "FFMA2"), "FMUL, FADD": ("FMUL", "FADD", "FMUL2", "FADD2"),
+               "64-bit arithmetic": ("DFMA", "DMUL", "DADD"), "16-bit arithmetic": ("HFMA2", "HMUL2", "HADD2")}
+_CLASSES = {"barriers": "barrier", "local memory": "local memory"}
+_ALWAYS = ("variant", "instructions", "registers", "global loads, bytes", "global stores, bytes", "special functions",
+           "fused (FFMA)", "FMUL, FADD")
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ def sass_counts(name: str, kernels: dict[str, Code], title: str, arch: str | Non
 
     name: what the table is called in results/. kernels: {label: Code}. title: the table's head. arch: as for `sass`.
 
-    Returns the rows: variant, instructions, registers (of a thread), then of these what any of the kernels has: stack (bytes
-    of a thread); global and shared loads and stores, special functions and conversions, by their opcodes; arithmetic,
-    branches, barriers, loads and stores of local memory, as numbers. A load without a width in its name is one of 4 bytes.
-    Without nvcc or nvdisasm the recorded table is shown and [] returned. Raises as `sass`.
+    Returns the rows: variant; instructions; registers (of a thread); global loads and stores, by their bytes of a thread;
+    special functions, by what follows MUFU; fused multiply-adds, and other products and sums, of float32. Then of these what
+    any of the kernels has: stack (bytes of a thread), shared loads and stores, arithmetic in 64 and in 16 bits, barriers,
+    loads and stores of local memory. Without nvcc or nvdisasm the recorded table is shown and [] returned. Raises as `sass`.
     """
     rows = []
     try:
@@ -78,9 +81,7 @@ def sass_counts(name: str, kernels: dict[str, Code], title: str, arch: str | Non
                          "stack": kernel.stack, **counts(instructions)})
     except NoCompiler as error:
         return show_recorded([name], title, str(error))
-    always = ("variant", "instructions", "registers")
-    used = [column for column in rows[0] if column in always or any(row[column] not in (0, "–") for row in rows)]
-    rows = [{column: row[column] for column in used} for row in rows]
+    rows = with_columns(rows, lambda column, cells: column in _ALWAYS or set(cells) - {0, "–"})
     results.note("built", name, f"the machine code of {len(rows)} kernels counted, by {made.made_by}")
     keep({name: results.table_of(f"{title}, by {made.made_by}", rows)}, HOW)
     return rows
@@ -101,16 +102,29 @@ def _size(kernel: Kernel, instructions: list[Instruction]) -> str:
 def counts(instructions: list[Instruction]) -> dict[str, int | str]:
     """{column of `sass_counts`: how many of the instructions, or which of them}."""
     classes = [disassembly.class_of(one.text) for one in instructions]
-    bases = [one.opcode.split(".")[0] for one in instructions]
+    opcodes = [one.opcode for one in instructions]
+    bases = [one.split(".")[0] for one in opcodes]
     # What only moves or converts a value is none of the arithmetic that its opcode names.
     arithmetic = Counter(base for base, kind in zip(bases, classes) if kind not in ("constant", "conversion"))
-    return {**{column: _named(one for one, base in zip(instructions, bases) if base in of) for column, of in _NAMED.items()},
-            "conversions": _named(one for one, kind in zip(instructions, classes) if kind == "conversion"),
-            **{opcode: arithmetic[opcode] for opcode in _COUNTED},
-            **{column: classes.count(kind) for column, kind in _COUNTED_CLASSES.items()}}
+    widths = {column: sorted(map(_bytes, (one for one, base in zip(opcodes, bases) if base in of)), reverse=True)
+              for column, of in _ACCESSES.items()}
+    special = sorted(one.partition(".")[2] for one, base in zip(opcodes, bases) if base == "MUFU")
+    return {**{f"{column}, bytes": _listed(of) for column, of in widths.items()}, "special functions": _listed(special),
+            **{column: sum(arithmetic[opcode] for opcode in of) for column, of in _ARITHMETIC.items()},
+            **{column: classes.count(kind) for column, kind in _CLASSES.items()}}
 
 
-def _named(instructions: Iterable[Instruction]) -> str:
-    # Turing's opcodes end in .SYS, which the later ones leave out.
-    counts = Counter(one.opcode.removesuffix(".SYS") for one in instructions)
-    return ", ".join(f"{count} × {opcode}" for opcode, count in sorted(counts.items())) or "–"
+def _bytes(opcode: str) -> int:
+    """What an access moves for a thread: LDG.E.128 is one of 128 bits, and 32 bits are not named."""
+    named = [part.lstrip("US") for part in opcode.split(".")[1:]]
+    return next((int(part) for part in named if part in ("8", "16", "64", "128", "256")), 32) // 8
+
+
+def _listed(items: Iterable[int | str]) -> str:
+    return ", ".join(f"{count} × {item}" if count > 1 else str(item) for item, count in Counter(items).items()) or "–"
+
+
+def with_columns(rows: list[dict], wanted: Callable[[str, list], bool]) -> list[dict]:
+    """The rows with those columns for which `wanted(column, its cells)` is true."""
+    kept = [column for column in rows[0] if wanted(column, [row[column] for row in rows])]
+    return [{column: row[column] for column in kept} for row in rows]

@@ -25,8 +25,8 @@ from labkit.report import keep, show_recorded
 OLD, NEW = "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>"
 # How version 1 of copy is launched: the flags for nvcc where NEW stands in place of OLD, None where it is left as it is.
 LAUNCHES = {"<<<grid, block>>>": (),
-            "<<<grid, block>>> with --default-stream per-thread": ("--default-stream=per-thread",),
-            "<<<grid, block, 0, torch's current stream>>>": None}
+            "the same, --default-stream per-thread": ("--default-stream=per-thread",),
+            "<<<grid, block, 0, stream>>>": None}  # torch's current one
 TRIES = 50
 SLOW = 2_000_000  # clocks that the producer takes: a millisecond
 ELEMENTS = 1 << 16

@@ -64,7 +64,8 @@ def formats(name: str) -> list[dict]:
     """Shows and keeps the formats as a table, and the distance between their numbers as a curve.
 
     name: what the table is called in results/; <name>_spacing is the curve: the distance between neighbouring numbers,
-    relative to their size, over their size. A line ends where its format does, and rises where it has only denormals.
+    relative to their size, at powers of two, where it is greatest: from one to the next it halves. A line ends where its
+    format does, and rises where it has only denormals.
 
     Returns the rows: bits of sign, exponent and fraction, the largest number, the least normal one, the least denormal one,
     the distance from 1 to the next number, and how many decimal digits that is. All of it is exact on any machine.
@@ -73,9 +74,8 @@ def formats(name: str) -> list[dict]:
              "largest": each.largest, "least normal": each.least_normal, "least denormal": each.least_denormal,
              "ULP at 1": each.ulp_at_1, "decimal digits": round((each.fraction_bits + 1) * math.log10(2), 1)}
             for label, each in FORMATS.items()]
-    # Within a binade the distance is constant, so two points give its line exactly: its first number, and just below the next.
-    x = [point for k in BINADES for point in (2.0**k, 2.0 ** (k + 1) * (1 - 2.0**-40))]
-    curve = {"kind": "curve", "title": "Distance between neighbouring numbers, relative to their size",
+    x = [2.0**k for k in BINADES]
+    curve = {"kind": "curve", "title": "Distance between neighbouring numbers at powers of two, relative to their size",
              "x": {"label": "size of the number", "scale": "log", "values": x, "ticks": list(TICKS.values()),
                    "tick_labels": list(TICKS)},
              "y": {"label": "distance / size", "scale": "log"},

@@ -10,7 +10,7 @@ import labkit
 from labkit import (REPOSITORY, binaries, build, flag_effects, half_expressions, linking, listing, machine, null_stream,
                     ptxas_log, sources)
 from labkit.cubin import compile_cubin
-from labkit.flag_effects import DEFAULT
+from labkit.flag_effects import DEFAULT, Change
 from labkit.machine_code import Code
 from labkit.operator import python_part
 
@@ -19,47 +19,39 @@ needs_tools = pytest.mark.skipif(machine.find_nvcc() is None or machine.find_cud
                                  reason="nvcc or nvdisasm is not installed")
 V1, V7 = Code("gelu", 1, "v1:: Forward< float>"), Code("gelu", 7, "v4:: Forward< bfloat16")
 RATIO = REPOSITORY / "labs" / "flags" / "ratio.cu"
-THE_ARTICLES = ("-dc", "--default-stream per-thread", "--ptxas-options=-v", "--fmad=true", "-O3", "without the two macros")
+IDLE = ("-dc", "--default-stream per-thread", "--ptxas-options=-v", "--fmad=true", "-O3", "without the two macros",
+        "without -lineinfo", "-prec-div=false", "-prec-sqrt=false")  # what changes nothing in version 1
 
 
 @pytest.fixture
 def only(monkeypatch):
-    """only(*flags): the table has these rows alone."""
-    return lambda *flags: monkeypatch.setattr(
-        flag_effects, "CHANGES", {flag: flag_effects.CHANGES[flag] for flag in (DEFAULT, *flags)})
+    """only(*flags): the table has these rows alone. Further rows by their names: only("-dc", both=Change(...))."""
+    return lambda *flags, **more: monkeypatch.setattr(
+        flag_effects, "CHANGES", {**{flag: flag_effects.CHANGES[flag] for flag in (DEFAULT, *flags)}, **more})
 
 
 def rows_of(code):
     return {row["flag"]: row for row in labkit.flags("flags", code, arch="sm_90")}
 
 
-@pytest.fixture(scope="module")
-def rows_of_v1():
-    return rows_of(V1)
-
-
 # -- machine code -------------------------------------------------------------------------------------------
 
 @needs_tools
-def test_of_the_articles_flags_only_the_architecture_changes_the_machine_code(rows_of_v1):
-    rows = rows_of_v1
-    assert set(rows) == set(flag_effects.CHANGES)
-    assert [flag for flag in (*THE_ARTICLES, "without -lineinfo") if not rows[flag]["same machine code"]] == []
-    assert not rows["-arch=sm_80"]["same machine code"]
-
-
-@needs_tools
-def test_each_flag_of_floating_point_changes_what_its_name_says(rows_of_v1):
-    rows = rows_of_v1
+def test_each_flag_changes_in_version_1_what_its_name_says_and_the_others_nothing(only):
+    idle = [flag_effects.CHANGES[flag] for flag in IDLE]  # all at once: a compilation each is long
+    only("-arch=sm_80", "-fmad=false", "-ftz=true", "--use_fast_math", "-Xptxas -O0",
+         idle=Change(sum((each.added for each in idle), ()), sum((each.without for each in idle), ())))
+    rows = rows_of(V1)
+    assert [flag for flag, row in rows.items() if row["same machine code"]] == [DEFAULT, "idle"]
     default, unfused, fast = rows[DEFAULT], rows["-fmad=false"], rows["--use_fast_math"]
-    assert unfused["FFMA"] == default["FFMA"] - 1
-    assert unfused["FMUL"] + unfused["FADD"] == default["FMUL"] + default["FADD"] + 2
+    assert unfused["fused (FFMA)"] == default["fused (FFMA)"] - 1
+    assert unfused["FMUL, FADD"] == default["FMUL, FADD"] + 2
     assert default[".FTZ"] == 0 < rows["-ftz=true"][".FTZ"]
     assert rows["-ftz=true"]["instructions"] == default["instructions"]
-    assert rows["-prec-div=false"]["same machine code"] and rows["-prec-sqrt=false"]["same machine code"]
-    assert default["special functions"] == "1 × MUFU.EX2, 1 × MUFU.RCP" and fast["special functions"] == "1 × MUFU.TANH"
+    assert default["special functions"] == "EX2, RCP" and fast["special functions"] == "TANH"
     assert fast["instructions"] < 0.75 * default["instructions"]
     assert rows["-Xptxas -O0"]["instructions"] > 2 * default["instructions"]
+    assert "calls" not in default  # which no flag changes
 
 
 @needs_tools
@@ -74,9 +66,10 @@ def test_version_7_names_its_instructions_so_that_only_denormals_are_left_to_fla
 
 @needs_tools
 def test_divisions_and_roots_lose_their_calls(only):
-    only("-prec-div=false", "-prec-sqrt=false", "the last three", "--use_fast_math")
+    only("-dc", "-prec-div=false", "-prec-sqrt=false", "the last three", "--use_fast_math")
     rows = rows_of(RATIO)
-    assert [row["calls"] for row in rows.values()] == [2, 1, 1, 0, 0]
+    assert [row["calls"] for row in rows.values()] == [2, 2, 1, 1, 0, 0]
+    assert not rows["-dc"]["same machine code"]  # the routines are functions, apart from the kernel
     assert rows["the last three"]["instructions"] < rows[DEFAULT]["instructions"] / 5
 
 
@@ -136,14 +129,21 @@ def test_each_macro_takes_away_what_it_names_and_the_functions_stay(session):
         return {expression for expression, row in rows.items() if not row[column]}
 
     operators, conversions = {"half + half", "half < half"}, {"float x = half", "half h = float"}
-    assert refused("NO_HALF_OPERATORS") == operators and refused("NO_HALF_CONVERSIONS") == conversions
+    assert refused("no half operators") == operators and refused("no half conversions") == conversions
     assert refused("the article's two") == operators | conversions
     assert refused("torch's") == operators | conversions | {"half2 + half2", "float x = bfloat16", "bfloat16 b = float"}
-    assert refused("torch's and NO_BFLOAT16_OPERATORS") == refused("torch's") | {"bfloat16 + bfloat16"}
-    assert rows["half + half"]["nvcc says"].endswith('; or no operator "+" matches these operands')
-    assert {row["nvcc says"] for row in rows.values() if row["torch's and NO_BFLOAT16_OPERATORS"]} == {"–"}
+    assert refused("and no bfloat16 operators") == refused("torch's") | {"bfloat16 + bfloat16"}
     assert set(half_expressions.ARTICLE) < set(half_expressions.torch_macros())
-    assert set(session().tables) == {"macros", "macros_torch"}
+    assert set(session().tables) == {"macros", "macros_errors", "macros_torch"}
+
+    errors = {row["expression"]: row for row in session().tables["macros_errors"]["rows"]}
+    assert set(errors) == refused("and no bfloat16 operators")
+    assert errors["half + half"]["nvcc says"] == 'no operator "+" matches these operands'
+    assert "from \"__half\" to \"float\"" in errors["float x = half"]["nvcc says"]
+    for row in errors.values():
+        assert all(rows[row["write instead"]][macros] for macros in list(rows["half + half"])[1:]), row
+        wrong, right = (half_expressions.EXPRESSIONS[row[of]][:2] for of in ("expression", "write instead"))
+        assert wrong == right  # the same types
 
 
 # -- ptxas, architectures -----------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ def test_words_of_older_and_newer_toolkits_are_known():
 
 @needs_nvcc
 def test_the_articles_architecture_is_machine_code_for_the_a100_and_ptx_for_the_h200(session):
-    article, ptx, sass = labkit.arch_flags("arch", ["-arch=sm_80", "-arch=compute_80", "-gencode=arch=compute_80,code=sm_80"])
+    article, ptx, sass = labkit.arch_flags("arch", ["-arch=sm_80", "-arch=compute_80", "-gencode arch=compute_80,code=sm_80"])
     assert (article["SASS"], article["PTX"]) == ("sm_80", "compute_80")
     assert (ptx["SASS"], ptx["PTX"], sass["SASS"], sass["PTX"]) == ("none", "compute_80", "sm_80", "none")
-    assert article["8.0 (A100)"] == binaries.RUNS and article["9.0 (H100, H200)"] == binaries.BY_DRIVER
-    assert sass["9.0 (H100, H200)"] == binaries.NO_IMAGE
+    assert article[binaries.RUNS] == "8.0, 8.6, 8.9" and article[binaries.BY_DRIVER] == "9.0, 10.0, 12.0"
+    assert sass[binaries.RUNS] == "8.0, 8.6, 8.9" and sass[binaries.BY_DRIVER] == "none"
     with pytest.raises(ValueError, match="nvcc does not take '-arch=sm_1'"):
         labkit.arch_flags("arch", ["-arch=sm_1"])
 

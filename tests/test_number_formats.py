@@ -52,15 +52,19 @@ def test_float32_is_as_torch_says(rows):
 def test_the_curve_is_the_distance_between_neighbours_and_has_gaps_where_the_format_has_no_numbers(session, rows, name):
     curve = session().tables["formats_spacing"]
     values = every_positive(name)
-    drawn = 0
+    normal = 0
     for x, spacing in zip(curve["x"]["values"], curve["series"][name]):
         if spacing is None:
             assert x < values[0] or x > values[-1]
             continue
         below = min(int(torch.searchsorted(values, x, right=True)) - 1, len(values) - 2)
-        assert spacing * x == pytest.approx((values[below + 1] - values[below]).item(), rel=1e-9)
-        drawn += 1
-    assert drawn >= 20
+        assert spacing * x == (values[below + 1] - values[below]).item()
+        if x >= rows[name]["least normal"]:
+            assert spacing == rows[name]["ULP at 1"]  # a flat line
+            normal += 1
+        else:
+            assert spacing > rows[name]["ULP at 1"]
+    assert normal >= 15
 
 
 def test_the_picture_shows_each_formats_bits():
