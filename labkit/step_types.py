@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit import figures, machine, results
+from labkit import machine, results
 from labkit.report import NO_GPU, keep, show_recorded
 from labkit.share import TOO_LARGE, unless_memory_is_short
 from labkit.summing import matmul_precision
@@ -59,7 +59,7 @@ def _measured(model: nn.Module, batch: tuple[Tensor, Tensor], rounds: int) -> li
     slowest = timings[0]["median_us"]
     return [{"step in": row["name"], "median, ms": round(row["median_us"] / 1e3, 2),
              "10–90%, ms": f"{row['low_us'] / 1e3:.2f}–{row['high_us'] / 1e3:.2f}",
-             "as fast as float32": figures.ratio(slowest / row["median_us"])} for row in timings]
+             "times as fast as float32": round(slowest / row["median_us"], 2)} for row in timings]
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, way: _Way, tokens: Tensor,

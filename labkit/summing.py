@@ -71,9 +71,10 @@ def accumulated(name: str, row_sum: Operator) -> list[dict]:
 
 
 def matmul_errors(name: str, size: int = 4096) -> list[dict]:
-    """Multiplies two float32 matrices with float32 and with tf32 inputs, and rounded to 16 bits; keeps the table.
+    """Multiplies two matrices with float32 and with tf32 inputs, and with inputs rounded to 16 bits; keeps the table.
 
-    name: what the table is called in results/. size: the matrices are size x size, of standard normal numbers.
+    name: what the table is called in results/. size: the matrices are size x size, of standard normal numbers. Inputs of 16 bits
+    are multiplied in float32, and the product stays in it, so that the rows differ in the rounding of the inputs alone.
     Returns a row a way: the error against float64, as the norm of the difference over the norm of the product. tf32 is a GPU's:
     without one the recorded table is shown and [] returned. A GPU before compute capability 8.0 computes that row in float32.
     torch's setting is put back afterwards.
@@ -86,7 +87,8 @@ def matmul_errors(name: str, size: int = 4096) -> list[dict]:
     exact = a.double() @ b.double()
     ways: dict[str, Callable[[], torch.Tensor]] = {
         "float32": lambda: _product(a, b, "ieee"), "tf32": lambda: _product(a, b, "tf32"),
-        **{type_name(dtype): lambda d=dtype: a.to(d) @ b.to(d) for dtype in (torch.float16, torch.bfloat16)}}
+        **{type_name(dtype): lambda d=dtype: _product(a.to(d).float(), b.to(d).float(), "ieee")
+           for dtype in (torch.float16, torch.bfloat16)}}
     rows = [{"inputs": label, "relative error": ((multiply().double() - exact).norm() / exact.norm()).item()}
             for label, multiply in ways.items()]
     results.note("exact", title, f"{len(rows)} types")
