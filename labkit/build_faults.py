@@ -18,7 +18,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,8 +27,8 @@ import torch
 from torch.utils import cpp_extension
 
 import labkit
-from labkit import REPOSITORY, build, machine, results
-from labkit.environment import environment
+from labkit import build, machine, results
+from labkit.environment import environment, in_a_new_process
 from labkit.report import keep, show_recorded
 
 PATIENCE = 12  # seconds for a try that waits for ever; a build of these sources takes three
@@ -182,15 +181,9 @@ def provoke(name: str, faults: tuple[str, ...] | None = None) -> list[dict]:
 
 def _outcomes(who: str, faults: list[str]) -> list[tuple[str, str]]:
     """For each fault what the first try did, and the one after it was mended."""
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "labkit.build_faults", who, folder, *faults], capture_output=True, text=True,
-            timeout=LIMIT * len(faults),
-            env={**os.environ, "PYTHONPATH": path, "LABKIT_BUILD": str(Path(folder) / "labkit"), "LABKIT_LOG": ""})
-    if done.returncode:
-        raise RuntimeError(f"{who}: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        return in_a_new_process("labkit.build_faults", who, folder, *faults, timeout=LIMIT * len(faults),
+                                LABKIT_BUILD=str(Path(folder) / "labkit"), LABKIT_LOG="")
 
 
 # -- the child ----------------------------------------------------------------------------------------------
@@ -218,12 +211,13 @@ def _said(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> 
     def give_up(*_: object) -> None:
         raise _Waits
 
+    patience = PATIENCE if fault.name == LOCK else LIMIT
     signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(PATIENCE if fault.name == LOCK else LIMIT)
+    signal.alarm(patience)
     try:
         return attempt(folder, fault)
     except _Waits:
-        return f"waits and says nothing; ended after {PATIENCE} s"
+        return f"waits and says nothing; ended after {patience} s"
     except Exception as error:  # whatever it is, it is what a user would have seen
         lines = [line for line in str(error).splitlines() if line.strip()]
         if isinstance(error, build.BuildError):

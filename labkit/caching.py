@@ -10,7 +10,6 @@ import ctypes
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Callable
 
 import torch
 
-from labkit import REPOSITORY, build, results
+from labkit import build, results
+from labkit.environment import in_a_new_process
 from labkit.operator import kernels_of
 from labkit.report import keep
 
@@ -73,12 +73,12 @@ def rebuilds(name: str) -> list[dict]:
 
     A row a change. "stale" is an old value where the new one was due: the change has been missed. Another release of torch
     is played by a header in a folder given with -isystem, as torch's own is. labkit's column says whether the build would
-    have a folder of its own, which it is named for; nothing is built for it. Raises subprocess.CalledProcessError where the C++
-    compiler fails.
+    have a folder of its own, which it is named for; nothing is built for it. Raises RuntimeError where the C++ compiler
+    fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        first = _in_a_new_process("build, change, load again", folder)
-        second = _in_a_new_process("load again", folder)
+        first = in_a_new_process("labkit.caching", "build, change, load again", folder)
+        second = in_a_new_process("labkit.caching", "load again", folder)
     rows = [{"changed": change.name, "load(), same process": first[change.name], "load(), new process": second[change.name],
              "labkit.load, another folder": second[f"labkit: {change.name}"]} for change in _CHANGES]
     stale = sum(row[column] == "stale" for row in rows for column in list(row)[1:])
@@ -87,15 +87,8 @@ def rebuilds(name: str) -> list[dict]:
     return rows
 
 
-def _in_a_new_process(task: str, folder: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run([sys.executable, "-m", "labkit.caching", task, folder], capture_output=True, text=True, check=True,
-                          env={**os.environ, "PYTHONPATH": path})
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def _task(task: str, folder: Path) -> dict[str, str]:
-    """What became of each change, by its name; see `_in_a_new_process`."""
+    """What became of each change, by its name; see `rebuilds`."""
     outcomes = {}
     for number, change in enumerate(_CHANGES):
         here, later = folder / f"here{number}", folder / f"later{number}"

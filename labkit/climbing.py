@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
 
-from labkit import REPOSITORY, figures, machine, results
+from labkit import figures, machine, results
+from labkit.environment import in_a_new_process
 from labkit.report import keep, show_recorded
 from labkit.rungs import ON_THE_CPU, RUNGS
 
@@ -34,8 +32,8 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
     own of the run before. What it imports beside torch is timed apart. The result is checked against float64. A row a way:
     cold and warm in seconds (cold, on a GPU, the median of 3 where it is short), import, the share of the slowest, what it
     needs, what it gives up. A way that fails here is left out, with its own error in print; Failed where all do. Without a
-    GPU the recorded table is shown as well, and those run here that the CPU can: C++ bindings around the host backend. Raises ValueError for
-    a way that there is not.
+    GPU the recorded table is shown as well, and those run here that the CPU can: C++ bindings around the host backend. Raises
+    ValueError for a way that there is not.
     """
     on_gpu = machine.backend() == "cuda"
     possible = tuple(RUNGS) if on_gpu else ON_THE_CPU
@@ -97,12 +95,9 @@ def _climb(rung: str, folder: Path) -> dict[str, float]:
     """Runs one way in a process of its own whose caches are all in `folder`."""
     caches = {name: str(folder / name.lower()) for name in
               ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")}
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     try:
-        done = subprocess.run([sys.executable, "-m", "labkit.rungs", rung, str(folder)], capture_output=True, text=True,
-                              timeout=LIMIT, env={**os.environ, **caches, "PYTHONPATH": path})
+        return in_a_new_process("labkit.rungs", rung, str(folder), timeout=LIMIT, **caches)
     except subprocess.TimeoutExpired:
         raise Failed(f"{rung}: not ready after {LIMIT} s") from None
-    if done.returncode:
-        raise Failed(f"{rung}: {(done.stderr.strip() or done.stdout.strip())[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    except RuntimeError as error:
+        raise Failed(f"{rung}: {error}") from None

@@ -1,10 +1,15 @@
-"""Environment variables for the time of a block."""
+"""Environment variables for the time of a block, and processes of labkit's own."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from typing import Iterator
+import subprocess
+import sys
+from typing import Any, Iterator
+
+from labkit import REPOSITORY
 
 
 @contextlib.contextmanager
@@ -20,3 +25,17 @@ def environment(**values: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def in_a_new_process(module: str, *arguments: str, timeout: float | None = None, **variables: str) -> Any:
+    """Runs a module of labkit in a process of its own and returns what the last line that it prints says, as JSON.
+
+    arguments: its command line. timeout: seconds, after which subprocess.TimeoutExpired is raised. variables: of its
+    environment, added to those here. RuntimeError, with the process's last words, where it fails.
+    """
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, "PYTHONPATH": path, **variables})
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip() or done.stdout.strip())[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from labkit import REPOSITORY, build, disassembly, machine, results
 from labkit.cubin import NoCompiler
 from labkit.machine_code import ARCH, HOW
-from labkit.report import NO_GPU, keep, show_recorded
+from labkit.report import keep, show_recorded
 
 SOURCES = REPOSITORY / "labs" / "flags"
 LOAD = "torch's load([near.cu, far.cu], extra_cuda_cflags=[\"-dc\"])"
@@ -114,7 +113,7 @@ def _by_torch(folder: Path) -> str:
     with build.tools_on_path():
         from torch.utils import cpp_extension
 
-        cpp_extension.CUDA_HOME = str(machine.cuda_home())
+        build.point_torch_to_cuda()
         try:
             cpp_extension.load("near_and_far", [str(SOURCES / "near.cu"), str(SOURCES / "far.cu")], extra_cuda_cflags=["-dc"],
                                build_directory=str(folder), with_cuda=True, is_python_module=False)

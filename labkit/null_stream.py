@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
 import warnings
 
 import torch
 
-from labkit import REPOSITORY, machine, results
+from labkit import machine, results
 from labkit.build import load
+from labkit.environment import in_a_new_process
 from labkit.mutants import mutant
 from labkit.operator import Operator
 from labkit.report import keep, show_recorded
@@ -46,19 +45,10 @@ def default_stream(name: str) -> list[dict]:
     title = f"A launch behind a slow producer: stale copies of {TRIES}"
     if machine.backend() != "cuda":
         return show_recorded([name], title)
-    rows = [{"launch": launch, **_in_a_process(launch)} for launch in LAUNCHES]
+    rows = [{"launch": launch, **in_a_new_process("labkit.null_stream", launch, timeout=LIMIT)} for launch in LAUNCHES]
     results.note("measured", title, ", ".join(f"{row['on a side stream']}" for row in rows) + " on a side stream")
     keep({name: results.table_of(title, rows)})
     return rows
-
-
-def _in_a_process(launch: str) -> dict:
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run([sys.executable, "-m", "labkit.null_stream", launch], capture_output=True, text=True, timeout=LIMIT,
-                          env={**os.environ, "PYTHONPATH": path})
-    if done.returncode:
-        raise RuntimeError(f"{launch}: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # -- the child ----------------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-import torch
-
 from labkit import build, machine, results
 from labkit.report import keep, show_recorded
 from labkit.rungs import INCLUDE, SOURCES
