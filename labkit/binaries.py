@@ -21,6 +21,7 @@ _RULE = runpy.run_path(str(REPOSITORY / "labs" / "wheel" / "gelu_op" / "compatib
 compatible, RUNS, BY_DRIVER, NO_IMAGE = (_RULE[name] for name in ("compatible", "RUNS", "BY_DRIVER", "NO_IMAGE"))
 
 GPUS = {"7.5": "T4", "8.0": "A100", "8.6": "RTX 3090", "8.9": "L4", "9.0": "H100, H200", "10.0": "B200", "12.0": "RTX 5090"}
+_CARDS = ", ".join(f"{gpu}: {card}" for gpu, card in GPUS.items())
 
 # A whole program with one kernel: it prints what CUDA says of the launch.
 _PROGRAM = r"""
@@ -65,17 +66,17 @@ def runs_on(record_name: str, archs: Iterable[str]) -> list[dict]:
 
     record_name: what the table is called in results/. archs: names such as "sm_80" (SASS) and "compute_80" (PTX).
 
-    Returns a row an architecture with a column a GPU: "runs", "compiled by the driver" or "no kernel image". On a GPU each
-    is also tried: a program with one kernel is compiled for it and started. That table, <record_name>_tried, has what came
-    of it and CUDA's own words beside the rule; without a GPU the recorded one is shown where a lab was started. Raises
-    ValueError for a name that is no architecture.
+    Returns a row an architecture with a column a compute capability of GPUS: "runs", "by driver" (it compiles the code at the
+    first use) or "no". On a GPU each is also tried: a program with one kernel is compiled for it and started. That table,
+    <record_name>_tried, has what came of it and CUDA's own words beside the rule; without a GPU the recorded one is shown
+    where a lab was started. Raises ValueError for a name that is no architecture.
     """
     archs = list(archs)
-    rows = [{"compiled for": arch, **{f"{gpu} ({card})": compatible([arch], gpu) for gpu, card in GPUS.items()}}
-            for arch in archs]
+    short = {RUNS: "runs", BY_DRIVER: "by driver", NO_IMAGE: "no"}  # so that seven columns fit the width of a page
+    rows = [{"compiled for": arch, **{gpu: short[compatible([arch], gpu)] for gpu in GPUS}} for arch in archs]
     title = "Which GPU runs what"
     results.note("exact", title, f"{len(rows)} architectures on {len(GPUS)} kinds of GPU")
-    keep({record_name: results.table_of(title, rows, exact=True)}, "By the rule: the same on every machine")
+    keep({record_name: results.table_of(title, rows, exact=True)}, f"By the rule, on every machine. {_CARDS}")
     if machine.backend() == "cuda":
         gpu = machine.gpu()
         tried = [_tried(arch, gpu["capability"]) for arch in archs]
@@ -107,8 +108,7 @@ def arch_flags(record_name: str, flags: Iterable[str]) -> list[dict]:
                      **{outcome: ", ".join(gpu for gpu in GPUS if compatible(found, gpu) == outcome) or "none"
                         for outcome in (RUNS, BY_DRIVER)}})
     results.note("exact", title, f"{len(rows)} flags on {len(GPUS)} kinds of GPU")
-    keep({record_name: results.table_of(title, rows)}, f"By a dry run of nvcc {machine.nvcc_version()}, and the rule. "
-         + ", ".join(f"{gpu}: {card}" for gpu, card in GPUS.items()))
+    keep({record_name: results.table_of(title, rows)}, f"By a dry run of nvcc {machine.nvcc_version()}, and the rule. {_CARDS}")
     return rows
 
 

@@ -38,12 +38,14 @@ WAYS = {"float32": Way(),
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """What one step did: the mean loss of a prediction before it; the shares of all gradients that were 0 and of weights that
-    changed, and whether the step was skipped.
+    """What one step did: the mean loss of a prediction before it; the shares of all gradients that were 0, of AdamW's mean
+    squares of them that are 0 (None until the optimizer has taken a step), and of weights that changed; and whether the step
+    was skipped.
     """
 
     loss: float
     zero: float
+    squares_zero: float | None
     changed: float
     skipped: bool
 
@@ -62,8 +64,9 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     AdamW divides gradients by their own size, so that mean_over changes nothing as long as no gradient is lost.
 
     Returns a row a way: the mean loss of the last 10 steps (None where a loss was NaN or infinite), the first such step,
-    how many steps the scaler skipped, and the shares of gradients that were 0 and of weights that changed, in per cent, as
-    the mean over all steps. A way ends at its first loss that is not finite.
+    how many steps the scaler skipped, and shares in per cent: of gradients that were 0 and of weights that changed, as the
+    mean over all steps, and of AdamW's mean squares of gradients that are 0 after the first step taken. A way ends at its
+    first loss that is not finite.
     """
     if len(batches) < LAST:
         raise ValueError(f"loss_curves: batches has {len(batches)} of them; it takes at least {LAST}, one a step")
@@ -78,6 +81,7 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
             steps = list(_train(make_model(), way, batches, mean_over, learning_rate))
         losses = [step.loss for step in steps]
         finite = math.isfinite(losses[-1])
+        squares = next((step.squares_zero for step in steps if step.squares_zero is not None), None)
         series[label] = [round(loss, 4) if math.isfinite(loss) else None for loss in losses]
         series[label] += [None] * (len(batches) - len(losses))
         if not finite and len(losses) > 1:
@@ -86,6 +90,7 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
                      "not finite from step": None if finite else len(losses) - 1,
                      "steps skipped": sum(step.skipped for step in steps),
                      "gradients that are 0, %": _mean_percent([step.zero for step in steps]),
+                     "first squares that are 0, %": None if squares is None else _mean_percent([squares]),
                      "weights that change, %": _mean_percent([step.changed for step in steps])})
     curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(len(batches)))},
              "y": {"label": "loss"}, "series": series, **({"points": ends} if ends else {})}
@@ -114,8 +119,10 @@ def _train(model: nn.Module, way: Way, batches: Sequence[Batch], mean_over: int,
         zero = _total([p.grad == 0 for p in weights]) / count
         scaler.step(optimizer)
         scaler.update()
+        squares = [optimizer.state[p]["exp_avg_sq"] for p in weights if p in optimizer.state]
+        squares_zero = _total([square == 0 for square in squares]) / count if squares else None
         changed = _total([p != old for p, old in zip(weights, before)]) / count
-        step = _Step(loss.item() / targets.numel(), zero, changed, skipped=scaler.get_scale() < scale)
+        step = _Step(loss.item() / targets.numel(), zero, squares_zero, changed, skipped=scaler.get_scale() < scale)
         yield step
         if not math.isfinite(step.loss):
             return

@@ -45,6 +45,8 @@ def test_float16_loses_small_gradients_unless_they_are_scaled(on_cpu, train, ses
     assert loss["float16 autocast, no scaler"] > 1.1 * loss["float32"]
     assert rows["float16 autocast, no scaler"]["gradients that are 0, %"] > 30
     assert loss["float16 weights"] is None and rows["float16 weights"]["not finite from step"] == 1
+    squares = {label: row["first squares that are 0, %"] for label, row in rows.items()}
+    assert squares["float16 weights"] > 99 and squares["float32"] < 20 and squares["bfloat16 weights"] < 20
     assert rows["bfloat16 weights"]["weights that change, %"] < 90 < rows["bfloat16 autocast"]["weights that change, %"]
     curve = session().tables["losses_curves"]
     assert curve["title"].endswith("on the CPU") and all(len(values) == 60 for values in curve["series"].values())
@@ -79,6 +81,14 @@ def test_a_skipped_step_is_counted(on_cpu, session, monkeypatch):
     row, = labkit.loss_curves("skips", Table, [(tokens, tokens)] * 20, "A table", mean_over=1 / 8)
     assert row["steps skipped"] == 3 and row["final loss"] < 0.999 * math.log(2)
     assert row["weights that change, %"] == pytest.approx(100 * 17 / 20)
+    assert row["first squares that are 0, %"] == 0  # of the fourth step, the first that was taken
+
+
+def test_without_a_step_taken_there_are_no_squares_to_count(on_cpu, session, monkeypatch):
+    monkeypatch.setattr(mixed_training, "WAYS", {"scaled": mixed_training.Way(autocast=torch.float16, scaled=True)})
+    tokens = torch.tensor([[0, 1]])
+    row, = labkit.loss_curves("skips", Table, [(tokens, tokens)] * 10, "A table", mean_over=1 / 2**20)
+    assert row["steps skipped"] == 10 and row["first squares that are 0, %"] is None
 
 
 def test_the_number_of_threads_is_what_it_was(on_cpu, session, monkeypatch):

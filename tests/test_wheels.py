@@ -184,6 +184,17 @@ def test_what_cannot_be_built_is_said_in_one_line(tmp_path, monkeypatch):
         labkit.wheel("gelu", arch=target())
 
 
+def test_a_setuptools_that_is_too_old_is_named_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    told = tmp_path / "setuptools-65.5.0.dist-info" / "METADATA"
+    told.parent.mkdir()
+    told.write_text("Metadata-Version: 2.1\nName: setuptools\nVersion: 65.5.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where pip finds this one first
+    with pytest.raises(build.BuildError, match=r"\Agelu_op: Some build dependencies .*setuptools==65.5.0 is incompatible with "
+                       r"setuptools>=77. Install them: .* -m pip install -r requirements.txt\Z"):
+        labkit.wheel("gelu")
+
+
 @needs_nvcc
 def test_an_architecture_that_does_not_exist_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
