@@ -162,7 +162,7 @@ def _tried(arch: str, gpu: str) -> dict:
                               capture_output=True, text=True)
         if done.returncode:
             return {**row, "tried": "not compiled", "CUDA says": done.stderr.strip().splitlines()[-1]}
-        # With the driver's compiler off only machine code runs.
+        # With the driver's compiler off only machine code runs, and what it compiled before and has kept.
         code_alone, launched = _launched(program, CUDA_DISABLE_PTX_JIT="1"), _launched(program)
     said = launched.stdout.strip()
     failed = NO_IMAGE if said.startswith(NO_IMAGE) else "failed"
@@ -171,4 +171,4 @@ def _tried(arch: str, gpu: str) -> dict:
 
 
 def _launched(program: Path, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run([program], env={**os.environ, **variables}, capture_output=True, text=True, timeout=60)
+    return subprocess.run([program], env={**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}, capture_output=True, text=True, timeout=60)

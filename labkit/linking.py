@@ -59,21 +59,21 @@ def separate_cost(name: str, arch: str | None = None) -> list[dict]:
 
     name: what the table is called in results/. arch: such as "sm_90"; by default that of the GPU here, else ARCH.
 
-    A row a build: instructions of the kernel and of the function beside it, calls, and registers of the kernel, by nvlink;
-    for a build that this toolkit does not make, the error. Without nvcc or nvdisasm the recorded table is shown and []
-    returned.
+    A row a build: instructions of the kernel and of the function beside it, calls, and registers of the kernel, by cuobjdump;
+    for a build that this toolkit does not make, the error. Without nvcc, nvdisasm or cuobjdump the recorded table is shown and
+    [] returned.
     """
     title = "A function in the same file and in another"
-    tool, arch = machine.find_cuda_tool("nvdisasm"), arch or machine.arch() or ARCH
-    if machine.nvcc_version() is None or tool is None:
-        return show_recorded([name], title, "there is no nvcc, or no nvdisasm, here")
+    arch = arch or machine.arch() or ARCH
+    if machine.nvcc_version() is None or None in map(machine.find_cuda_tool, ("nvdisasm", "cuobjdump")):
+        return show_recorded([name], title, "there is no nvcc, no nvdisasm or no cuobjdump here")
     ptx = arch.replace("sm", "compute")
     builds = {"one file": ("one.cu", f"-arch={arch}", ""), "two files, -dc": ("near.cu far.cu", f"-arch={arch}", ""),
               "two files, -dc -dlto": ("near.cu far.cu", f"-gencode=arch={ptx},code={arch.replace('sm', 'lto')}", "-dlto")}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         one = "\n".join((SOURCES / part).read_text(encoding="utf-8") for part in ("far.cu", "near.cu"))
         (Path(folder) / "one.cu").write_text(one, encoding="utf-8")
-        found = pool.map(lambda build: _linked(Path(folder), tool, build[0].split(), build[1], arch, build[2]), builds.values())
+        found = pool.map(lambda build: _linked(Path(folder), build[0].split(), build[1], arch, build[2]), builds.values())
         rows = [{"build": label, **each} for label, each in zip(builds, found)]
     results.note("built", title, f"{len(rows)} builds")
     keep({name: results.table_of(f"{title}, by nvcc {machine.nvcc_version()} for {arch}", rows)}, HOW)
@@ -118,7 +118,7 @@ def _by_torch(folder: Path) -> str:
             cpp_extension.load("near_and_far", [str(SOURCES / "near.cu"), str(SOURCES / "far.cu")], extra_cuda_cflags=["-dc"],
                                build_directory=str(folder), with_cuda=True, is_python_module=False)
         except (OSError, RuntimeError) as error:
-            return _first_error(str(error))
+            return _first_error(str(error.__cause__ or error))  # torch's own words name the library alone
     return OPENED
 
 
@@ -135,7 +135,7 @@ def _plain(text: str) -> str:
 
 # -- the cost -----------------------------------------------------------------------------------------------
 
-def _linked(folder: Path, tool: Path, sources: list[str], target: str, arch: str, lto: str) -> dict:
+def _linked(folder: Path, sources: list[str], target: str, arch: str, lto: str) -> dict:
     """What is in the code that nvlink makes of the sources."""
     nvcc, objects = str(machine.find_nvcc()), []
     for source in sources:
@@ -144,15 +144,20 @@ def _linked(folder: Path, tool: Path, sources: list[str], target: str, arch: str
         worked, said = _run(folder, nvcc, target, "-dc", str(path), "-o", objects[-1])
         if not worked:
             raise build.BuildError(build.first_error(said, folder / f"{objects[-1]}.log"))
-    worked, said = _run(folder, nvcc, f"-arch={arch}", *([lto] if lto else []), "-dlink", "-Xnvlink=-v", "-cubin", *objects,
-                        "-o", linked := f"{objects[0]}.cubin")
+    worked, said = _run(folder, nvcc, f"-arch={arch}", *([lto] if lto else []), "-dlink", "-cubin", *objects, "-o",
+                        linked := f"{objects[0]}.cubin")
     if not worked:  # -dlto takes a library that not every toolkit has
         return {"kernel": None, "function": None, "calls": None, "registers": None, "outcome": _first_error(said)}
-    shown = subprocess.run([tool, "-c", linked], cwd=folder, capture_output=True, text=True)
-    if shown.returncode:
-        raise NoCompiler(f"{tool} does not read what nvcc made: {shown.stderr.strip()}")
-    found = disassembly.parse(shown.stdout, [])
+    found = disassembly.parse(_shown_by("nvdisasm", "-c", folder / linked), [])
     kernel = next(code for symbol, code in found.items() if "kernel" in symbol)
-    registers = re.search(r"properties for '\w*kernel\w*':\s*(?:nvlink info\s*:)?.*?used (\d+) registers", said, re.DOTALL)
+    # nvlink's -v says it as well, but not of what it compiles itself (-dlto).
+    registers = re.search(r"Function \w*kernel\w*:\s*REG:(\d+)", _shown_by("cuobjdump", "--dump-resource-usage", folder / linked))
     return {"kernel": len(kernel), "function": sum(map(len, found.values())) - len(kernel),
             "calls": sum(one.opcode.startswith("CALL") for one in kernel), "registers": int(registers[1]), "outcome": COMPILED}
+
+
+def _shown_by(tool: str, option: str, path: Path) -> str:
+    done = subprocess.run([machine.find_cuda_tool(tool), option, path], capture_output=True, text=True)
+    if done.returncode:
+        raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
+    return done.stdout

@@ -264,7 +264,8 @@ def test_flags_change_the_errors_that_they_should(session):
     plain, ftz, fast = rows["v1"], rows["v1, -ftz=true"], rows["v1, --use_fast_math"]
     assert max(plain[of] for of in ("bfloat16", "float16", "bfloat16, denormal", "float16, denormal")) <= 0.51
     assert ftz["bfloat16, denormal"] > 32 and ftz["float16, denormal"] <= 0.51  # float16's denormals are normal in float32
-    assert fast["float32"] > 10 * plain["float32"]
+    growth = [fast[of] / plain[of] for of in ("float32", "float16", "bfloat16")]
+    assert growth == sorted(growth, reverse=True) and growth[0] > 2 and growth[-1] >= 1
     assert {**rows["v7"], "flag": 0} == {**rows["v7, -fmad=false"], "flag": 0}
 
 

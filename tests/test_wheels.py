@@ -47,9 +47,17 @@ def imported(folder, before="", after=""):
 
 def pretend_gpu(major, minor, driver=99):
     """Lines after which torch seems to see a GPU, with a driver for that release of CUDA."""
-    return ("torch.version.cuda = '13.0'; torch.cuda.is_available = lambda: True; "
-            f"torch._C._cuda_getDriverVersion = lambda: {1000 * driver}; "
-            f"torch.cuda.get_device_capability = lambda *device: ({major}, {minor})")
+    return f"""
+import ctypes
+class Driver:
+    def cuDriverGetVersion(version):
+        version._obj.value = {1000 * driver}
+found = ctypes.CDLL
+ctypes.CDLL = lambda name, *options: Driver if name == "libcuda.so.1" else found(name, *options)
+torch.version.cuda = "13.0"
+torch.cuda.is_available = lambda: True
+torch.cuda.get_device_capability = lambda *device: ({major}, {minor})
+"""
 
 
 def test_the_name_is_of_a_platform_and_of_no_python_and_says_what_it_was_built_with(built):

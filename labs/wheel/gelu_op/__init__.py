@@ -12,6 +12,7 @@ built with, and where it holds no code for the current GPU.
 It asks the GPU which one it is, and that starts CUDA: a process that means to fork should fork first.
 """
 
+import ctypes
 import json
 from pathlib import Path
 
@@ -26,6 +27,13 @@ _OLDEST_TORCH = (2, 9)  # whose stable ABI the libraries are compiled against
 built = json.loads((_HERE / "built.json").read_text(encoding="utf-8"))
 
 
+def _cuda_of_the_driver():
+    """The first number of the newest CUDA that the driver takes. torch has loaded the driver's library already."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value // 1000
+
+
 def _library():
     if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_TORCH:
         raise ImportError(f"gelu_op needs torch 2.9 or newer, and this is {torch.__version__}. Install a newer torch.")
@@ -33,7 +41,7 @@ def _library():
     if not (torch.version.cuda and torch.cuda.is_available() and library.exists()):
         return _HERE / "_cpu.so"
     gpu = "{}.{}".format(*torch.cuda.get_device_capability())
-    of_driver, of_toolkit = torch._C._cuda_getDriverVersion() // 1000, int(built["cuda"].split(".")[0])
+    of_driver, of_toolkit = _cuda_of_the_driver(), int(built["cuda"].split(".")[0])
     if of_driver < of_toolkit:
         raise ImportError(f"gelu_op was built with CUDA {built['cuda']}, and this driver is for CUDA {of_driver}. Update the "
                           f"driver, or build the wheel again with a CUDA {of_driver} toolkit.")
