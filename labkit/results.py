@@ -273,12 +273,18 @@ def _now() -> str:
 
 
 def _read(path: Path) -> dict:
+    text = path.read_text(encoding="utf-8")
+    _check_text(text, str(path))
+    return json.loads(text)
+
+
+@functools.lru_cache(maxsize=8)  # the book reads a file hundreds of times, and checking takes 40 times as long as reading
+def _check_text(text: str, what: str) -> None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise ResultsError(f"{path}: not valid JSON: {error}") from error
-    _validate(document, str(path))
-    return document
+        raise ResultsError(f"{what}: not valid JSON: {error}") from error
+    _validate(document, what)
 
 
 def _refuse_constant(name: str) -> None:
