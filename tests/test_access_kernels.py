@@ -13,7 +13,7 @@ from edited_kernels import edited
 
 import labkit
 from labkit import machine, operator
-from labkit.checking import CheckFailed
+from labkit.verdict import CheckFailed
 from labkit.listing import source
 from labkit.operator import listed_versions, source_path
 

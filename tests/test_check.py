@@ -8,7 +8,7 @@ import torch
 from edited_kernels import edited
 
 import labkit
-from labkit.checking import CheckFailed
+from labkit.verdict import CheckFailed
 
 REST = "rest_after_vectors<Mode, T>(a, n);\n}"
 # name: (version, file, what stands there, what the mutant has instead, mode, what the failure says). Those that store

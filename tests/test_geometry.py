@@ -12,7 +12,7 @@ from edited_kernels import edited
 
 import labkit
 from labkit import machine
-from labkit.checking import CheckFailed
+from labkit.verdict import CheckFailed
 from labkit.listing import source
 from labkit.operator import kernels, listed_versions, source_path
 

@@ -7,7 +7,7 @@ import torch
 
 import labkit
 from labkit import Fault
-from labkit.checking import CheckFailed
+from labkit.verdict import CheckFailed
 from labkit.operator import source_path
 
 BARRIER = "    __syncthreads();\n"
