@@ -29,6 +29,9 @@
     mutant(name, version, old, new)   an operator with a fault put into one version
     plant(name, {...})    several such faults, and what finds each of them
     kills(name, {...})    faults that people ship, and which of `check`'s checks finds each
+    timing_mistakes(name, op)  ways to time it that mislead, each beside the right one
+    against_nvbench(name) the times of `bench` beside those of NVBench
+    learning(name, {...}) the loss of a small model with each variant, step by step
     agreement(name, ...)  the counts of `trace` beside those of the hardware
     kernels(name, {...})  the kernels of one call on the GPU, one after another, and the gaps between them
     trains_alike({...})   whether a small model learns alike with each variant of an activation
@@ -68,7 +71,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "traffic": "counting", "counters": "hardware", "geometry": "sweeping", "achieved": "sweeping",
          "empty_blocks": "empty_grid",
          "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
-         "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "kills": "killing", "Shipped": "killing", "agreement": "gpu_counts", "Case": "gpu_counts",
+         "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "kills": "killing", "Shipped": "killing",
+         "timing_mistakes": "misleading", "against_nvbench": "nvbench_agreement", "learning": "learning_curves", "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",

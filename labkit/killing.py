@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -153,5 +154,9 @@ def _found(fault: Shipped, backend: str, times: int) -> dict:
         passes = passes_one_allclose(operator, fault.version)
     except RuntimeError as error:  # a CUDA error comes at some later call
         verdict.fault("launch", str(error))
-    return {"faults": {check: str(failed).strip().splitlines()[0] for check, failed in verdict.faults.items()},
-            "one allclose": passes}
+    return {"faults": {check: _first_words(str(failed)) for check, failed in verdict.faults.items()}, "one allclose": passes}
+
+
+def _first_words(message: str) -> str:
+    """The first line, without this machine's paths."""
+    return re.sub(r"/\S*/(?=[\w.]+)", "", message.strip().splitlines()[0])

@@ -3,7 +3,8 @@
 `labkit.kills` plants them one by one. `found_by` is the check, by its name in labkit.verdict.CHECKS, that has to find it; others may too.
 """
 
-from labkit import Shipped
+from labkit import Shipped, mutant
+from labkit.operator import Operator
 
 _FORWARD = """static Tensor forward(Tensor x, int64_t version) {
     torch_op::check_device("gelu", x, "x");
@@ -62,6 +63,14 @@ SHIPPED = {
         "gelu", 1, _FORWARD, _BARE.format(source="torch_op::dense(x)"), "values", file="gelu/binding.cpp"),
     "ignores strides": Shipped(
         "gelu", 1, _FORWARD, _BARE.format(source="x"), "values", file="gelu/binding.cpp"),
+    "returns rows for columns": Shipped(
+        "gelu", 1, "    const Tensor dense = torch_op::dense(x);\n    const Tensor y = torch::stable::empty_like(dense);\n    forward_out(dense",
+        """    std::vector<int64_t> sizes;
+    for (int64_t d = 0; d < x.dim(); ++d) sizes.push_back(x.size(d));
+    const Tensor dense = torch::stable::new_empty(x, sizes);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(dense.get(), x.get(), /*non_blocking=*/false));
+    const Tensor y = torch::stable::empty_like(dense);
+    forward_out(dense""", "layout", file="gelu/binding.cpp"),
     "keeps its output for the next call": Shipped(
         "gelu", 1, _FORWARD, _FORWARD.replace("const Tensor y = torch::stable::empty_like(dense);", """static Tensor y;
     if (!y.defined() || torch_op::shape_of(y) != torch_op::shape_of(x) || y.scalar_type() != x.scalar_type() ||
@@ -84,3 +93,9 @@ SHIPPED = {
         "gelu", 1, "register_fake(forward, lambda x, version: torch.empty_like(x))",
         "register_fake(forward, lambda x, version: x.new_empty(x.shape))", "registration", file="gelu/op.py"),
 }
+
+
+def planted(what: str, backend: str) -> Operator:
+    """The operator with one of SHIPPED in it, built for a backend; only for faults that leave a GPU usable."""
+    fault = SHIPPED[what]
+    return mutant(fault.operator, fault.version, fault.old, fault.new, backend, file=fault.file)
