@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from labkit import machine, results
-from labkit.build import load
+from labkit import build, machine, results
 from labkit.checking import judge
 from labkit.mutants import mutant
 from labkit.operator import Operator
@@ -57,7 +56,8 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
     check: what it looks at, how many faults it finds, and how many that no other finds.
 
     Returns the rows of the first. Raises Survived where a fault is not found by its `found_by`, or where a kernel as it is
-    does not pass every time; ValueError for a `found_by` that there is not.
+    does not pass every time; ValueError for a `found_by` that there is not; build.BuildError for a fault that does not fit its
+    source or does not compile.
     """
     for what, fault in faults.items():
         if fault.found_by not in CHECKS:
@@ -85,7 +85,7 @@ def _tables(faults: dict[str, Shipped], found: dict[str, dict]) -> tuple[list[di
     for what, fault in faults.items():
         by = found[what]["faults"]
         if fault.found_by not in by:
-            raise Survived(f"kills: {what!r} is not found by {fault.found_by!r}; " + (f"found by {', '.join(by)}" if by else "by none"))
+            raise Survived(f"kills: {what!r} is not found by {fault.found_by!r}; found by {', '.join(by) or 'none'}")
         rows.append({"fault": what, "in": f"{fault.operator} v{fault.version}",
                      "one allclose": "passes" if found[what]["one allclose"] else "fails", "found by": fault.found_by,
                      "and by": ", ".join(other for other in CHECKS if other in by and other != fault.found_by)})
@@ -122,13 +122,16 @@ def judged(fault: Shipped, backend: str, times: int) -> dict:
     try:
         if not ours.poll(LIMIT):
             return _ended(f"no end after {LIMIT} s")
-        return ours.recv()
+        found = ours.recv()
     except EOFError:
         process.join()
         return _ended(f"it ended the process ({process.exitcode})")
     finally:
         process.kill()
         process.join()
+    if "error" in found:
+        raise build.BuildError(f"kills: {found['error']}")
+    return found
 
 
 def _ended(how: str) -> dict:
@@ -139,14 +142,17 @@ def _ended(how: str) -> dict:
 
 def _tell(pipe, fault: Shipped, backend: str, times: int) -> None:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what it builds
-        pipe.send(_found(fault, backend, times))
+        try:
+            pipe.send(_found(fault, backend, times))
+        except (build.BuildError, ValueError) as error:  # a fault that does not compile, or does not fit its source
+            pipe.send({"error": f"{fault.old!r} to {fault.new!r}: {error}"})
 
 
 def _found(fault: Shipped, backend: str, times: int) -> dict:
     if fault.old:
         operator = mutant(fault.operator, fault.version, fault.old, fault.new, backend, file=fault.file)
     else:
-        operator = load(fault.operator, fault.version, backend=backend)
+        operator = build.load(fault.operator, fault.version, backend=backend)
     verdict, passes = Verdict(), False
     try:
         for seed in range(times):

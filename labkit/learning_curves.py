@@ -12,7 +12,8 @@ from labkit.share import Activation, Step
 LAST = 10  # steps over which the final loss is averaged
 
 
-def learning(name: str, variants: dict[str, Activation], make_step: Callable[[], Step], title: str, steps: int = 100) -> list[dict]:
+def learning(name: str, variants: dict[str, Activation], make_step: Callable[[], Step], title: str,
+             steps: int = 100) -> list[dict]:
     """Trains a model with each variant from the same weights on the same batches; shows and keeps table and curves.
 
     name: what the table is called in results/; <name>_curves is the loss over the steps. variants: {label: function of one

@@ -41,9 +41,9 @@ def timing_mistakes(name: str, gelu: Operator) -> list[dict]:
 
     name: what the table is called in results/; <name>_spread is what a few repeats can give. gelu: from `labkit.load`.
 
-    A row a mistake: what is timed, what the mistake gives and what `labkit.bench`'s way gives (microseconds a call), the former over
-    the latter, and what went wrong. Of the last one the timed kernel is faulty, and the right way refuses it. Without a
-    GPU the recorded tables are shown and [] returned.
+    A row a mistake: what is timed, what the mistake gives and what `labkit.bench`'s way gives (microseconds a call), the
+    former over the latter, and what went wrong. Of the last one the timed kernel is faulty, and `bench` refuses it. Without
+    a GPU the recorded tables are shown and [] returned.
     """
     title = "Ways to time GPU code that mislead"
     if machine.backend() != "cuda":

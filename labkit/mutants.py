@@ -37,7 +37,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
 
     name: a folder of kernels/. version: whose text is changed. old: a text that stands there exactly once. backend: as
     for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process. cuda_flags: as
-    for `load`. file: where `old` stands instead of in the version's own text: a path in kernels/, of the operator or of include/.
+    for `load`. file: where `old` stands if not in the version's own text: a path in kernels/, of the operator or of include/.
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
     Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once, or `new`
     changes nothing. A kernel that writes far outside of its arrays ends this process when it is called; `trace` survives it.

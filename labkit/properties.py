@@ -1,4 +1,4 @@
-"""What `check` looks at beside the cases: large inputs and NaN, calls after one another, order, streams, gradients, registration."""
+"""What `check` looks at beside the cases: large inputs and NaN, repeated calls, order, streams, gradients, registration."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def _again(operator: Operator, version: int, mode: str, dtype: torch.dtype, verd
 def _function_again(operator: Operator, version: int, dtype: torch.dtype, verdict: Verdict) -> None:
     """The function that models call, twice on one tensor whose numbers change, as a parameter's do."""
     mode = next(iter(operator.reference.MODES))
-    x, other = (draw_inputs(operator.reference, mode, dtype, operator.device, {"shape": usual_shape(operator.reference)}, seed)[-1]
-                for seed in (1, 2))
+    shape = {"shape": usual_shape(operator.reference)}
+    x, other = (draw_inputs(operator.reference, mode, dtype, operator.device, shape, seed)[-1] for seed in (1, 2))
 
     def function(t: torch.Tensor) -> torch.Tensor:
         return operator(t, version=version)
@@ -134,7 +134,7 @@ def _function_again(operator: Operator, version: int, dtype: torch.dtype, verdic
     if not torch.equal(bits(early), bits(kept)):
         verdict.fault("again", f"{operator.name} v{version}: a later call of the function changed the result of an earlier one")
     if not torch.equal(bits(late), bits(called(function, other))):
-        verdict.fault("again", f"{operator.name} v{version}: the function gives an old result for a tensor whose numbers have changed")
+        verdict.fault("again", f"{operator.name} v{version}: the function gives an old result for a tensor with new numbers in it")
 
 
 def _tuple(returned: Any) -> tuple:

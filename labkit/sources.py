@@ -28,7 +28,8 @@ _BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and wha
             re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"],
             re.compile(r"\b(?:flag_errors|flag_times)\("): ["kernels/gelu"],
             re.compile(r"\bdefault_stream\("): ["kernels/copy"],
-            re.compile(r"\bagainst_nvbench\("): [f"kernels/{name}" for name in ("copy", "gelu", "row_sum", "stencil", "transpose")],
+            re.compile(r"\bagainst_nvbench\("): ["kernels/copy", "kernels/gelu", "kernels/row_sum", "kernels/stencil",
+                                                  "kernels/transpose"],
             re.compile(r"\b(?:flags|device_link|separate_cost)\("): ["labs/flags"]}
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}

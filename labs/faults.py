@@ -1,6 +1,7 @@
 """Faults that people ship in custom operators, each as a change of one place in an operator of this book.
 
-`labkit.kills` plants them one by one. `found_by` is the check, by its name in labkit.verdict.CHECKS, that has to find it; others may too.
+`labkit.kills` plants them one by one. The last word of each is the check that has to find it, by its name in
+labkit.verdict.CHECKS; others may find it too.
 """
 
 from labkit import Shipped, mutant
@@ -18,7 +19,8 @@ _BARE = """static Tensor forward(Tensor x, int64_t version) {{
     const void* in = {source}.data_ptr();
     const Tensor y = torch::stable::empty_like(x);
     const Launch launch(x);
-    launch.check("gelu", gelu_forward(torch_op::element_of("gelu", x, "x"), version, in, y.data_ptr(), x.numel(), launch.stream()));
+    const Element element = torch_op::element_of("gelu", x, "x");
+    launch.check("gelu", gelu_forward(element, version, in, y.data_ptr(), x.numel(), launch.stream()));
     return y;
 }}"""
 
@@ -47,7 +49,8 @@ SHIPPED = {
     "a factor of the gradient wrong": Shipped(
         "gelu", 1, "(1 + F(3 * B) * u)", "(1 + F(B) * u)", "values", file="gelu/gelu.cu"),
     "overflows for large inputs": Shipped(
-        "gelu", 1, "return tanhf(z);", "const float e = expf(2 * z);\n        return (e - 1) / (e + 1);", "special", file="gelu/gelu.cu"),
+        "gelu", 1, "return tanhf(z);", "const float e = expf(2 * z);\n        return (e - 1) / (e + 1);",
+        "special", file="gelu/gelu.cu"),
     "hides NaN": Shipped(
         "gelu", 7, "y = fmaxf(x, -16.0f) * s;", "y = fmaxf(x, -16.0f) * (s == s ? s : 0.0f);", "special"),
     "adds in the element's type": Shipped(
@@ -64,13 +67,13 @@ SHIPPED = {
     "ignores strides": Shipped(
         "gelu", 1, _FORWARD, _BARE.format(source="x"), "values", file="gelu/binding.cpp"),
     "returns rows for columns": Shipped(
-        "gelu", 1, "    const Tensor dense = torch_op::dense(x);\n    const Tensor y = torch::stable::empty_like(dense);\n    forward_out(dense",
+        "gelu", 1, _FORWARD.partition("\n")[2].partition("\n")[2].partition("(dense, y")[0],
         """    std::vector<int64_t> sizes;
     for (int64_t d = 0; d < x.dim(); ++d) sizes.push_back(x.size(d));
     const Tensor dense = torch::stable::new_empty(x, sizes);
     TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(dense.get(), x.get(), /*non_blocking=*/false));
     const Tensor y = torch::stable::empty_like(dense);
-    forward_out(dense""", "layout", file="gelu/binding.cpp"),
+    forward_out""", "layout", file="gelu/binding.cpp"),
     "keeps its output for the next call": Shipped(
         "gelu", 1, _FORWARD, _FORWARD.replace("const Tensor y = torch::stable::empty_like(dense);", """static Tensor y;
     if (!y.defined() || torch_op::shape_of(y) != torch_op::shape_of(x) || y.scalar_type() != x.scalar_type() ||

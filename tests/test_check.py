@@ -8,19 +8,20 @@ import torch
 from edited_kernels import edited
 
 import labkit
-from labkit import REPOSITORY, Shipped, killing, properties
+from labkit import REPOSITORY, Shipped, build, killing, properties
 from labkit.killing import Survived
 from labkit.verdict import CHECKS, CheckFailed
 
+OF_VECTORS = "{\n        const int64_t i = first + j * THREADS;\n"
 REST = "rest_after_vectors<Mode, T>(a, n);\n}"
 # name: (version, file, what stands there, what the mutant has instead, mode, the check that finds it). Lab 07 has more of them.
 MUTANTS = {
-    "drops the second vector": (5, "gelu/gelu.cu", "for (int j = 0; j < VECTORS; ++j) {\n        const int64_t i = first + j * THREADS;\n",
-                                "for (int j = 0; j < 1; ++j) {\n        const int64_t i = first + j * THREADS;\n", "forward", "unwritten"),
+    "drops the second vector": (5, "gelu/gelu.cu", f"j < VECTORS; ++j) {OF_VECTORS}", f"j < 1; ++j) {OF_VECTORS}", "forward",
+                                "unwritten"),
     "stores before the start": (4, "gelu/gelu.cu", REST, REST[:-1] + "    if (n > 1 && i == 0) a.out[0][-1] = a.out[0][0];\n}",
                                 "forward", "outside"),
-    "a tanh that is off by a hundredth": (6, "gelu/gelu.cu", "return approx_tanh(z);", "return approx_tanh(1.01f * z);", "forward",
-                                          "values"),
+    "a tanh that is off by a hundredth": (6, "gelu/gelu.cu", "return approx_tanh(z);", "return approx_tanh(1.01f * z);",
+                                          "forward", "values"),
     "forgets the gradient": (7, "gelu/gelu.cu", "out[0] = in[0] * in[1];", "out[0] = in[1];", "backward_saved", "values"),
     "squares in half precision": (4, "gelu/gelu.cu", "const F u = x * x;",
                                   "const F u = F(__half2float(__float2half_rn(float(x * x))));", "forward", "values"),
@@ -134,9 +135,10 @@ def test_a_fault_is_found_by_the_check_that_is_named_or_survives(session, capsys
 
 
 def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(session):
-    harmless = Shipped("gelu", 1, "const unsigned blocks = blocks_for(n, THREADS);", "const unsigned blocks = blocks_for(n, THREADS) + 1;",
-                       "values")
-    with pytest.raises(Survived, match="'one block more' is not found by 'values'; by none"):
+    harmless = Shipped("gelu", 1, "blocks_for(n, THREADS);", "blocks_for(n, THREADS) + 1;", "values")
+    with pytest.raises(Survived, match="'one block more' is not found by 'values'; found by none"):
         labkit.kills("kills", {"one block more": harmless}, "Harmless", times=1)
+    with pytest.raises(build.BuildError, match="to 'no_function.a, i.;': .*no_function"):
+        killing.judged(dataclasses.replace(harmless, old="one_element<Mode, T>(a, i);", new="no_function(a, i);"), "host", 1)
     ends = killing.judged(Shipped("gelu", 1, "one_element<Mode, T>(a, i);", "__builtin_trap();", "launch"), "host", 1)
     assert ends == {"faults": {"launch": "it ended the process (-4)"}, "one allclose": False}

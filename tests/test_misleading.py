@@ -1,4 +1,4 @@
-"""`timing_mistakes`, `against_nvbench` and `learning`: what can be held without a GPU, and on one that they find what they say."""
+"""`timing_mistakes`, `against_nvbench` and `learning`: what holds without a GPU, and on one that they find what they say."""
 
 import math
 
@@ -57,7 +57,8 @@ def test_the_lab_counts_the_kernels_that_its_calls_bring():
 
     texts = [sources.notebook("07_verify_and_benchmark").read_text(encoding="utf-8"),
              (REPOSITORY / "labs" / "faults.py").read_text(encoding="utf-8")]
-    brought = {place for call, places in sources._BROUGHT.items() for place in places if any(call.search(text) for text in texts)}
+    brought = {place for call, places in sources._BROUGHT.items() for place in places
+               if any(call.search(text) for text in texts)}
     loaded = {f"kernels/{name}" for text in texts for name in sources._LOAD.findall(text)}
     assert {"kernels/copy", "kernels/stencil", "kernels/transpose", "kernels/row_sum", "kernels/gelu"} <= brought | loaded
 
@@ -73,7 +74,8 @@ def test_bench_agrees_with_nvbench_within_three_per_cent(session):
 
 @pytest.mark.gpu
 def test_each_mistake_misleads(session):
-    rows = {row["mistake"]: row["gives, µs"] / row["right, µs"] for row in labkit.timing_mistakes("mistakes", labkit.load("gelu"))}
+    rows = {row["mistake"]: row["gives, µs"] / row["right, µs"]
+            for row in labkit.timing_mistakes("mistakes", labkit.load("gelu"))}
     assert rows["no synchronisation"] < 0.9 and rows["data left in L2"] < 0.9 and rows["a fast wrong answer"] < 0.9
     assert rows["the first call counted"] > 10 and rows["launches taken for the kernel"] > 2
     assert rows["the input made inside the loop"] > 1.2

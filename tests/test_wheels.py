@@ -245,7 +245,8 @@ def test_a_driver_older_than_the_toolkit_is_told(package):
     toolkit = machine.nvcc_version()
     done = imported(package, before=pretend_gpu(9, 0, driver=int(toolkit.split(".")[0]) - 1))
     assert done.stderr.splitlines()[-1].startswith(
-        f"ImportError: gelu_op was built with CUDA {toolkit}, and this driver is for CUDA {int(toolkit.split('.')[0]) - 1}. Update")
+        f"ImportError: gelu_op was built with CUDA {toolkit}, and this driver is for CUDA "
+        f"{int(toolkit.split('.')[0]) - 1}. Update")
 
 
 @pytest.mark.gpu
