@@ -50,7 +50,9 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     versions = list(operator.versions if versions is None else versions)
     modes = list(operator.reference.MODES if modes is None else modes)
     dtypes = list(operator.reference.DTYPES if dtypes is None else dtypes)
-    found = judge(operator, versions, modes, dtypes, seed, Verdict(ends_at_the_first=True))
+    verdict = Verdict(ends_at_the_first=True)
+    found = judge(operator, versions, modes, dtypes, seed, verdict)
+    properties.check_registration(operator, versions[-1], modes, dtypes, verdict)
     for version in versions:
         largest = max(worst.share for worst in found[version].values())
         outcome = (f"{len(modes)} modes x {len(dtypes)} dtypes x {len(operator.reference.CASES)} cases right; largest error "
@@ -62,7 +64,7 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
 
 def judge(operator: Operator, versions: list[int], modes: list[str], dtypes: list[torch.dtype], seed: int,
           verdict: Verdict) -> dict[int, dict[str, Worst]]:
-    """Does what `check` says, and tells the verdict of every fault; the verdict ends it, or lets it go on."""
+    """Looks at the versions, and tells the verdict of every fault; the verdict ends it, or lets it go on."""
     reference = operator.reference
     found = {version: {mode: Worst(0.0, 0.0) for mode in modes} for version in versions}
     for mode, dtype in itertools.product(modes, dtypes):
@@ -77,7 +79,6 @@ def judge(operator: Operator, versions: list[int], modes: list[str], dtypes: lis
                     return found  # where no guard stands, such a kernel would spoil this process's memory
     for version in versions:
         properties.check(operator, version, modes, dtypes, seed, verdict)
-    properties.check_registration(operator, versions[-1], modes, dtypes, verdict)
     return found
 
 

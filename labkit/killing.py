@@ -18,10 +18,11 @@ from labkit import build, machine, results
 from labkit.checking import judge
 from labkit.mutants import mutant
 from labkit.operator import Operator
+from labkit.properties import check_registration
 from labkit.report import keep
 from labkit.verdict import CHECKS, Verdict
 
-LIMIT = 300  # seconds for a process
+LIMIT = 300  # seconds for a process, and a tenth of it more for each time
 TIMES = {"cuda": 50, "host": 2}  # how often the kernels without a fault are checked
 SIDE, TOLERANCE = 1024, 1e-3  # of `passes_one_allclose`
 
@@ -120,8 +121,8 @@ def judged(fault: Shipped, backend: str, times: int) -> dict:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(LIMIT):
-            return _ended(f"no end after {LIMIT} s")
+        if not ours.poll(limit := LIMIT * (1 + times / 10)):
+            return _ended(f"no end after {limit:.0f} s")
         found = ours.recv()
     except EOFError:
         process.join()
@@ -154,9 +155,12 @@ def _found(fault: Shipped, backend: str, times: int) -> dict:
     else:
         operator = build.load(fault.operator, fault.version, backend=backend)
     verdict, passes = Verdict(), False
+    modes, dtypes = list(operator.reference.MODES), list(operator.reference.DTYPES)
     try:
         for seed in range(times):
-            judge(operator, [fault.version], list(operator.reference.MODES), list(operator.reference.DTYPES), seed, verdict)
+            judge(operator, [fault.version], modes, dtypes, seed, verdict)
+        if "outside" not in verdict.faults:
+            check_registration(operator, fault.version, modes, dtypes, verdict)
         passes = passes_one_allclose(operator, fault.version)
     except RuntimeError as error:  # a CUDA error comes at some later call
         verdict.fault("launch", str(error))
