@@ -5,11 +5,11 @@ Each has a process of its own, since a faulty kernel may end it, or leave a GPU 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import multiprocessing
 import os
 import re
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -68,15 +68,18 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
     sound = {(fault.operator, fault.version): None for fault in faults.values()}
     with ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 2) // 2))) as pool:
         passed = pool.map(lambda key: judged(Shipped(*key, "", "", ""), backend, times), sound)
-        found = pool.map(lambda fault: judged(fault, backend, 1), faults.values())
-        rows, words, by_check = _tables(faults, dict(zip(faults, found)))
-        for (operator, version), one in zip(sound, passed):
-            if one["faults"]:
-                raise Survived(f"kills: {operator} v{version} as it is does not pass: {one['faults']}")
+        found = dict(zip(faults, pool.map(lambda fault: judged(fault, backend, 1), faults.values())))
+    survived = [f"{what!r} is not found by {fault.found_by!r}; found by {', '.join(found[what]['faults']) or 'none'}"
+                for what, fault in faults.items() if fault.found_by not in found[what]["faults"]]
+    survived += [f"{operator} v{version} as it is does not pass: {one['faults']}"
+                 for (operator, version), one in zip(sound, passed) if one["faults"]]
+    rows, words, by_check = _tables(faults, found)
     outcome = f"{len(rows)} of {len(rows)} faults found; the kernels as they are pass {times} times of {times}"
-    results.note("check", title, outcome)
+    results.note("check", title, "; ".join(survived) or outcome)
     keep({name: results.table_of(title, rows), f"{name}_words": results.table_of(f"{title}, in words", words),
           f"{name}_checks": results.table_of(f"{title}: what each check finds", by_check)})
+    if survived:
+        raise Survived("kills: " + "\n".join(survived))
     print(f"{title}: {outcome}.")
     return rows
 
@@ -85,12 +88,10 @@ def _tables(faults: dict[str, Shipped], found: dict[str, dict]) -> tuple[list[di
     rows, words = [], []
     for what, fault in faults.items():
         by = found[what]["faults"]
-        if fault.found_by not in by:
-            raise Survived(f"kills: {what!r} is not found by {fault.found_by!r}; found by {', '.join(by) or 'none'}")
-        rows.append({"fault": what, "in": f"{fault.operator} v{fault.version}",
-                     "one allclose": "passes" if found[what]["one allclose"] else "fails", "found by": fault.found_by,
+        rows.append({"fault": what, "in": f"{fault.operator} v{fault.version}", "one allclose": found[what]["one allclose"],
+                     "found by": fault.found_by if fault.found_by in by else "not found",
                      "and by": ", ".join(other for other in CHECKS if other in by and other != fault.found_by)})
-        words.append({"fault": what, "check": fault.found_by, "in words": by[fault.found_by]})
+        words.append({"fault": what, "check": fault.found_by, "in words": by.get(fault.found_by, "nothing")})
     finders = [set(found[what]["faults"]) for what in faults]
     by_check = [{"check": check, "what it looks at": sentence, "finds": sum(check in each for each in finders),
                  "alone": sum(each == {check} for each in finders)} for check, sentence in CHECKS.items()]
@@ -111,7 +112,11 @@ def passes_one_allclose(operator: Operator, version: int) -> bool:
 
 
 def judged(fault: Shipped, backend: str, times: int) -> dict:
-    """What a process of its own found: {"faults": {check: words}, "one allclose": bool}. The fault may be none: `old` empty."""
+    """What a process of its own found: {"faults": {check: words}, "one allclose": "passes", "fails" or "not run"}.
+
+    The fault may be none: `old` empty. Raises BuildError for one that does not compile, RuntimeError where the process failed
+    otherwise than by a signal or an error of CUDA, which are findings.
+    """
     # A process that is forked from one that has all imported is ready at once; but CUDA does not survive a fork.
     context = multiprocessing.get_context("spawn" if backend == "cuda" else "forkserver")
     if backend != "cuda":
@@ -126,27 +131,31 @@ def judged(fault: Shipped, backend: str, times: int) -> dict:
         found = ours.recv()
     except EOFError:
         process.join()
-        return _ended(f"it ended the process ({process.exitcode})")
+        if process.exitcode >= 0:
+            raise RuntimeError(f"kills: the process of {fault} ended with {process.exitcode} and said nothing") from None
+        return _ended(f"it ended the process by signal {-process.exitcode}")
     finally:
         process.kill()
         process.join()
     if "error" in found:
-        raise build.BuildError(f"kills: {found['error']}")
+        raise {"BuildError": build.BuildError}.get(found["kind"], RuntimeError)(f"kills: {fault}: {found['error']}")
     return found
 
 
 def _ended(how: str) -> dict:
-    return {"faults": {"launch": how}, "one allclose": False}
+    return {"faults": {"launch": how}, "one allclose": "not run"}
 
 
 # -- the child ----------------------------------------------------------------------------------------------
 
 def _tell(pipe, fault: Shipped, backend: str, times: int) -> None:
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what it builds
-        try:
-            pipe.send(_found(fault, backend, times))
-        except (build.BuildError, ValueError) as error:  # a fault that does not compile, or does not fit its source
-            pipe.send({"error": f"{fault.old!r} to {fault.new!r}: {error}"})
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # what it builds, and what PyTorch warns of
+        os.dup2(nowhere, stream)
+    try:
+        pipe.send(_found(fault, backend, times))
+    except Exception as error:  # of any kind: it is the parent's to raise
+        pipe.send({"kind": type(error).__name__, "error": "".join(traceback.format_exception(error))})
 
 
 def _found(fault: Shipped, backend: str, times: int) -> dict:
@@ -154,19 +163,22 @@ def _found(fault: Shipped, backend: str, times: int) -> dict:
         operator = mutant(fault.operator, fault.version, fault.old, fault.new, backend, file=fault.file)
     else:
         operator = build.load(fault.operator, fault.version, backend=backend)
-    verdict, passes = Verdict(), False
+    verdict, passes = Verdict(), "not run"
     modes, dtypes = list(operator.reference.MODES), list(operator.reference.DTYPES)
     try:
+        passes = "passes" if passes_one_allclose(operator, fault.version) else "fails"
         for seed in range(times):
             judge(operator, [fault.version], modes, dtypes, seed, verdict)
         if "outside" not in verdict.faults:
             check_registration(operator, fault.version, modes, dtypes, verdict)
-        passes = passes_one_allclose(operator, fault.version)
-    except RuntimeError as error:  # a CUDA error comes at some later call
+    except RuntimeError as error:
+        if backend != "cuda" or "CUDA error" not in str(error):  # which comes at some later call
+            raise
         verdict.fault("launch", str(error))
     return {"faults": {check: _first_words(str(failed)) for check, failed in verdict.faults.items()}, "one allclose": passes}
 
 
 def _first_words(message: str) -> str:
-    """The first line, without this machine's paths."""
-    return re.sub(r"/\S*/(?=[\w.]+)", "", message.strip().splitlines()[0])
+    """The first line, and the next where that only announces it, without this machine's paths."""
+    lines = re.sub(r"/\S*/(?=[\w.]+)", "", message.strip()).splitlines()
+    return " ".join(line.strip() for line in lines[:2 if lines[0].endswith((",", ":")) else 1])

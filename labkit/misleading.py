@@ -10,18 +10,22 @@ from typing import Callable
 import torch
 
 from labkit import figures, machine, results
+from labkit.compare import WrongResult
 from labkit.mutants import mutant
 from labkit.operator import Operator
 from labkit.report import here, keep, show_recorded
-from labkit.timing import Gpu, lead_in, measure
+from labkit.timing import STARVED, Gpu, lead_in, measure, timed
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 CALLS = 100  # as the source article has it
 ROUNDS = 30  # of the right way
 SIDE = 4096  # of the article's tensor
 IN_L2 = 2048  # of a tensor that lies in the L2 cache of most GPUs, with its result
+LARGE = 16384  # of a tensor whose kernel takes much longer than its launch
 SMALL = 1024  # elements whose kernel is shorter than its launch
 IDLE = 5.0  # seconds after which a GPU has slowed its clocks down
+BUSY = 200_000  # clocks for which the GPU has work before a call: about a tenth of a millisecond
+GROUPS = 9
 HALF = ("if (i < vectors) {", "if (i < vectors / 2) {")  # in version 4 of GeLU
 
 
@@ -41,9 +45,9 @@ def timing_mistakes(name: str, gelu: Operator) -> list[dict]:
 
     name: what the table is called in results/; <name>_spread is what a few repeats can give. gelu: from `labkit.load`.
 
-    A row a mistake: what is timed, what the mistake gives and what `labkit.bench`'s way gives (microseconds a call), the
-    former over the latter, and what went wrong. Of the last one the timed kernel is faulty, and `bench` refuses it. Without
-    a GPU the recorded tables are shown and [] returned.
+    A row a mistake: what is timed, what the mistake gives and what the right way gives (microseconds a call), the former
+    over the latter, and what went wrong. Of the last one the timed kernel is faulty, and `bench` refuses it. Without a GPU
+    the recorded tables are shown and [] returned. Raises RuntimeError where the CPU is too busy to time anything right.
     """
     title = "Ways to time GPU code that mislead"
     if machine.backend() != "cuda":
@@ -62,13 +66,19 @@ def _rounded(us: float) -> float:
 
 # -- the ways -----------------------------------------------------------------------------------------------
 
-def right(call: Call, x: torch.Tensor, flush: bool = True) -> float:
-    """Microseconds of a call, as `labkit.bench` takes them: warmed up, cold L2, a median. flush=False: from a warm L2."""
+def right(call: Call, x: torch.Tensor, warm: bool = False) -> float:
+    """Microseconds of a call, as `labkit.bench` takes them: warmed up, behind other work, a cold L2 cache, a median.
+
+    warm: the work before it leaves the cache as it is, and there is one tensor. Raises RuntimeError where the GPU waited for
+    Python in most calls: then the figure would be Python's.
+    """
     gpu = Gpu()
-    if not flush:
-        gpu.flush_l2 = lambda: None
-    samples = measure({"call": call}, [(x,), (x.clone(),)] if flush else [(x,)], gpu, ROUNDS)
-    return statistics.median(samples["call"].microseconds)
+    if warm:
+        gpu.flush_l2 = lambda: torch.cuda._sleep(BUSY)
+    samples = measure({"call": call}, [(x,)] if warm else [(x,), (x.clone(),)], gpu, ROUNDS)["call"]
+    if samples.starved > STARVED * ROUNDS:
+        raise RuntimeError("timing_mistakes: the GPU waited for Python, so that there is no right figure; is the CPU busy?")
+    return statistics.median(samples.microseconds)
 
 
 def by_the_clock(call: Call, x: torch.Tensor, wait: bool, calls: int = CALLS) -> float:
@@ -110,10 +120,25 @@ def _square(side: int) -> str:
     return f"{side} × {side} bfloat16"
 
 
-def _no_wait(gelu: Operator) -> list[Mistake]:
+def _article(gelu: Operator) -> list[Mistake]:
     x = _values((SIDE, SIDE), gelu)
+    cold = right(gelu, x)
+    torch.cuda.synchronize()
+    time.sleep(IDLE)
+    first, again = (by_the_clock(gelu, x, wait=True) for _ in range(2))
+    lead_in(Gpu())
+    queued = by_events(gelu, x)
+    what = _square(SIDE)
+    return [Mistake(f"the article's way: the mean of {CALLS}", what, first, cold,
+                    "no warm-up, one tensor, a mean, launches from Python"),
+            Mistake("the same a second time", what, again, cold, "warmed up; the rest is as before"),
+            Mistake("the same behind other work", what, queued, cold, "by events: the GPU does not wait for Python at first")]
+
+
+def _no_wait(gelu: Operator) -> list[Mistake]:
+    x = _values((LARGE, LARGE), gelu)
     gelu(x)
-    return [Mistake("no synchronisation", _square(SIDE), by_the_clock(gelu, x, wait=False), right(gelu, x),
+    return [Mistake("no synchronisation", _square(LARGE), by_the_clock(gelu, x, wait=False), right(gelu, x),
                     "launches return at once: it times the CPU's part")]
 
 
@@ -127,50 +152,65 @@ def _compilation(gelu: Operator) -> list[Mistake]:
 
 def _warm_cache(gelu: Operator) -> list[Mistake]:
     x = _values((IN_L2, IN_L2), gelu)
-    right(gelu, x)
-    return [Mistake("data left in L2", _square(IN_L2), right(gelu, x, flush=False), right(gelu, x),
+    return [Mistake("data left in L2", _square(IN_L2), right(gelu, x, warm=True), right(gelu, x),
                     "the same tensor again and again comes from the cache; in a model it comes from memory")]
 
 
 def _zeros(gelu: Operator) -> list[Mistake]:
     side = 2 * SIDE
-    zeros, values = (torch.zeros(side, side, device=gelu.device, dtype=torch.float16),
-                     torch.randn(side, side, device=gelu.device, dtype=torch.float32).to(torch.float16))
-    return [Mistake("zeros as input", f"product of two {side} × {side} float16 matrices", right(lambda x: x @ x, zeros),
-                    right(lambda x: x @ x, values), "bits that do not flip take little power, and the clocks stay high")]
+    values = torch.randn(side, side, device=gelu.device, dtype=torch.float32).to(torch.float16)
+
+    def sustained(x: torch.Tensor) -> float:
+        by_events(lambda x: x @ x, x, calls=3 * CALLS)  # until the clocks have settled
+        return by_events(lambda x: x @ x, x, calls=3 * CALLS)
+
+    return [Mistake("zeros as input", f"product of two {side} × {side} float16 matrices", sustained(torch.zeros_like(values)),
+                    sustained(values), "bits that do not flip take little power, and the clocks stay high; both by events")]
 
 
 def _mean(gelu: Operator) -> list[Mistake]:
     x = _values((SIDE, SIDE), gelu)
     times = each_by_the_clock(gelu, x)
-    return [Mistake("the mean", f"{_square(SIDE)}, each call waited for", statistics.mean(times), statistics.median(times),
-                    f"the slowest of {CALLS} took {max(times) / statistics.median(times):.1f} times the median")]
+    return [Mistake("each call waited for, the mean", _square(SIDE), statistics.mean(times), right(gelu, x),
+                    f"adds the wait; the median is {statistics.median(times):.1f} µs, the slowest of {CALLS} {max(times):.1f} µs")]
 
 
 def _clocks(gelu: Operator) -> list[Mistake]:
-    x = _values((SIDE, SIDE), gelu)
-    warm = right(gelu, x)
-    torch.cuda.synchronize()
+    graph = _graph(gelu, _values((SIDE, SIDE), gelu))
+    right(lambda x: graph.replay(), torch.zeros(1, device=gelu.device))
+    warm, fast = _replayed(graph), machine.clocks()
     time.sleep(IDLE)
-    return [Mistake("another clock", f"{_square(SIDE)}, {IDLE:.0f} s after the last work", by_events(gelu, x, calls=10), warm,
-                    "a GPU that has idled starts slowly: two programs, one after the other, meet two clocks")]
+    slow, idle = machine.clocks(), _replayed(graph)
+    seen = ", ".join(f"{label} {reading['sm_mhz']:.0f} MHz" for label, reading in (("idle", slow), ("at work", fast))
+                     if reading and reading["sm_mhz"])
+    return [Mistake("another clock", f"{_square(SIDE)}, {CALLS} launches in a graph, {IDLE:.0f} s after the last work", idle, warm,
+                    f"a GPU that has idled starts slowly, so two programs may meet two clocks; {seen or 'no reading'}")]
 
 
 def _overhead(gelu: Operator) -> list[Mistake]:
-    x, out = _values((SMALL,), gelu), _values((SMALL,), gelu)
+    x = _values((SMALL,), gelu)
+    graph = _graph(gelu, x)
+    return [Mistake("launches taken for the kernel", f"{SMALL} elements bfloat16", by_events(gelu, x),
+                    right(lambda x: graph.replay(), x) / CALLS,
+                    f"the GPU waits for Python; right is one of {CALLS} launches in a CUDA graph")]
 
-    def launch(x: torch.Tensor) -> torch.Tensor:
-        gelu.ops.forward_out(x, out, gelu.latest)
-        return out
 
-    right(launch, x)
+def _graph(gelu: Operator, x: torch.Tensor) -> torch.cuda.CUDAGraph:
+    """CALLS launches."""
+    out = torch.empty_like(x)
+    gelu.ops.forward_out(x, out, gelu.latest)
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
-            launch(x)
-    return [Mistake("launches taken for the kernel", f"{SMALL} elements bfloat16", by_events(launch, x),
-                    right(lambda x: graph.replay(), x) / CALLS,
-                    "the GPU waits for Python; right is one of 100 launches in a CUDA graph")]
+            gelu.ops.forward_out(x, out, gelu.latest)
+    graph.keeps = x, out  # its launches hold their addresses
+    return graph
+
+
+def _replayed(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds a launch of one replay."""
+    return by_events(lambda x: graph.replay(), torch.zeros(()), calls=1) / CALLS
 
 
 def _allocation(gelu: Operator) -> list[Mistake]:
@@ -182,19 +222,17 @@ def _allocation(gelu: Operator) -> list[Mistake]:
                     "random numbers take longer than GeLU")]
 
 
-def _article(gelu: Operator) -> list[Mistake]:
-    x = _values((SIDE, SIDE), gelu)
-    torch.cuda.synchronize()
-    time.sleep(IDLE)
-    return [Mistake(f"the article's way: the mean of {CALLS}", _square(SIDE), by_the_clock(gelu, x, wait=True), right(gelu, x),
-                    "no warm-up, one tensor, a mean")]
-
-
 def _wrong_answer(gelu: Operator) -> list[Mistake]:
     half = mutant(gelu.name, 4, *HALF, backend="cuda")
     x = _values((SIDE, SIDE), gelu)
+    try:
+        timed({"half": lambda x: half(x, version=4)}, lambda: (x,), None, None, lambda x: gelu.reference.gelu(x.double()),
+              (1e-2, 1e-3), 2, "half")
+        refused = "bench did not either, since what lay in the memory before was right"
+    except WrongResult:
+        refused = "bench raises WrongResult"
     return [Mistake("a fast wrong answer", f"{_square(SIDE)}, half of it computed", right(lambda x: half(x, version=4), x),
-                    right(lambda x: gelu(x, version=4), x), "nobody looked at the result; bench raises WrongResult")]
+                    right(lambda x: gelu(x, version=4), x), f"nobody looked at the result; {refused}")]
 
 
 _MISTAKES = (_article, _no_wait, _compilation, _warm_cache, _zeros, _mean, _clocks, _overhead, _allocation, _wrong_answer)
@@ -203,22 +241,28 @@ _MISTAKES = (_article, _no_wait, _compilation, _warm_cache, _zeros, _mean, _cloc
 # -- few repeats --------------------------------------------------------------------------------------------
 
 def _spread(gelu: Operator) -> dict:
-    """The record: how far apart the means and medians of 3, 10, 30 and 100 calls can lie, among 900 calls."""
-    x = _values((SIDE, SIDE), gelu)
-    gpu = Gpu()
-    samples = measure({"call": gelu}, [(x,), (x.clone(),)], gpu, 900)["call"].microseconds
-    lead_in(gpu)
-    return results.table_of("What n repeats can give", spreads(samples))
+    """The record: how far off n calls can be, by bench's way and by a loop that waits for each call, among 900."""
+    x, gpu = _values((SIDE, SIDE), gelu), Gpu()
+    samples = {"bench": measure({"call": gelu}, [(x,), (x.clone(),)], gpu, 900)["call"].microseconds,
+               "each call waited for": each_by_the_clock(gelu, x, 900)}
+    return results.table_of("What n repeats can give", [{"timed by": way, **row} for way, found in samples.items()
+                                                        for row in spreads(found)])
 
 
 def spreads(samples: list[float], sizes: tuple[int, ...] = (1, 3, 10, 30, 100)) -> list[dict]:
-    """For each size: the least and the largest median, and mean, of the groups of so many samples that follow one another."""
-    rows = []
+    """For each size, of GROUPS groups of so many samples in a row, spread evenly: how far off a median, and a mean, can be.
+
+    Off is in per cent of the median of all samples. Raises ValueError where there are not enough of them.
+    """
+    if len(samples) < GROUPS * max(sizes):
+        raise ValueError(f"spreads: {len(samples)} samples are not enough for {GROUPS} groups of {max(sizes)}")
+    middle, rows = statistics.median(samples), []
     for size in sizes:
-        groups = [samples[k:k + size] for k in range(0, len(samples) - size + 1, size)]
-        row = {"repeats": size, "groups": len(groups)}
+        groups = [samples[k * len(samples) // GROUPS:][:size] for k in range(GROUPS)]
+        row = {"repeats": size}
         for label, of in (("median", statistics.median), ("mean", statistics.mean)):
             found = [of(group) for group in groups]
-            row |= {f"least {label}, µs": round(min(found), 2), f"largest {label}, µs": round(max(found), 2)}
+            row |= {f"least {label}, µs": round(min(found), 2), f"largest {label}, µs": round(max(found), 2),
+                    f"{label} off by at most, %": round(100 * max(abs(one / middle - 1) for one in found), 2)}
         rows.append(row)
     return rows

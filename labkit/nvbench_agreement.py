@@ -2,7 +2,7 @@
 
     python -m labkit.nvbench_agreement FILE    times KERNELS by NVBench, which writes FILE
 
-NVBench (PyPI: cuda-bench) has a process of its own: it takes the GPU's default stream and its clocks for itself.
+NVBench (PyPI: cuda-bench) has a process of its own, since it sets CUDA up in its own way; it times on a stream of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,12 +21,11 @@ import torch
 
 from labkit import machine, results
 from labkit.build import load
-from labkit.cases import draw_inputs
 from labkit.environment import in_a_new_process
 from labkit.report import NO_GPU, here, keep, show_recorded
 from labkit.timing import Gpu, measure
 
-LIMIT = 300  # seconds for NVBench
+LIMIT = 600  # seconds for NVBench
 ROUNDS = 50
 
 
@@ -41,7 +41,8 @@ class Timed(NamedTuple):
     def prepared(self) -> tuple[Callable, list[torch.Tensor]]:
         """(function of the inputs, the inputs)."""
         operator = load(self.operator, self.version, launch=False)
-        inputs = draw_inputs(operator.reference, self.mode, self.dtype, operator.device, {"shape": self.shape}, seed=0)
+        names, _, _ = operator.reference.MODES[self.mode]
+        inputs = [torch.randn(self.shape, device=operator.device).to(self.dtype) for _ in names]
         call = getattr(operator.ops, self.mode)
         return lambda *tensors: call(*tensors, self.version), inputs
 
@@ -72,12 +73,16 @@ def against_nvbench(name: str) -> list[dict]:
     if machine.backend() != "cuda":
         return show_recorded([name], title, NO_GPU)
     try:
-        importlib.import_module("cuda.bench")
+        importlib.import_module("cuda.bench").register  # the first name that is asked for loads its library
     except ImportError as error:
-        return show_recorded([name], title, f'cuda-bench is not ready ({error}); python -m pip install "cuda-bench>=0.3"')
+        return show_recorded([name], title, f'cuda-bench is not ready ({error}); python -m pip install "cuda-bench[cu13]"')
+    ours = {label: _by_bench(kernel) for label, kernel in KERNELS.items()}  # which also builds them
+    torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as folder:
-        theirs = in_a_new_process("labkit.nvbench_agreement", str(Path(folder) / "found.json"), timeout=LIMIT)
-    ours = {label: _by_bench(kernel) for label, kernel in KERNELS.items()}
+        try:
+            theirs = in_a_new_process("labkit.nvbench_agreement", str(Path(folder) / "found.json"), timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"against_nvbench: NVBench was not ready after {LIMIT} s") from None
     rows = [{"kernel": label, "bench, µs": round(ours[label], 2), "NVBench, µs": round(theirs[label], 2),
              "difference, %": round(100 * (ours[label] / theirs[label] - 1), 2)} for label in KERNELS]
     results.note("check", title, f"within {max(abs(row['difference, %']) for row in rows)}% for {len(rows)} kernels")
@@ -111,8 +116,8 @@ def _by_nvbench(file: str) -> dict[str, float]:
         state.exec(launch, batched=False)
         torch.cuda.empty_cache()
 
-    bench.register(timed).add_string_axis("kernel", list(KERNELS))
-    bench.run_all_benchmarks([sys.argv[0], "--jsonbin", file])
+    bench.register(timed).add_string_axis("kernel", list(KERNELS)).set_timeout(5)
+    bench.run_all_benchmarks([sys.argv[0], "--devices", "0", "--jsonbin", file])
     return {state.point["kernel"]: 1e6 * state.center(statistics.median) for state in BenchmarkResult.from_json(file)["timed"]}
 
 
@@ -120,7 +125,4 @@ if __name__ == "__main__":
     # NVBench prints its tables to the process's own standard output, which is for the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    found = _by_nvbench(sys.argv[1])
-    sys.stdout.flush()
-    os.dup2(answer, 1)
-    print(json.dumps(found))
+    os.write(answer, (json.dumps(_by_nvbench(sys.argv[1])) + "\n").encode())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Iterator
 
+import torch
+
 CHECKS = {
     "launch": "every call is accepted",
     "unwritten": "every element of an output is written",
@@ -57,8 +59,11 @@ class Refused(Exception):
 
 
 def called(function: Callable, *arguments: Any) -> Any:
-    """What the function returns; Refused where it raises a RuntimeError, as operators do."""
+    """What the function returns, once a GPU has done it; Refused where it raises a RuntimeError, as operators do."""
     try:
-        return function(*arguments)
+        returned = function(*arguments)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # an error of a kernel would come at some later call, and not be the operator's
+        return returned
     except RuntimeError as error:
         raise Refused(str(error)) from error

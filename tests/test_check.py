@@ -138,7 +138,9 @@ def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(ses
     harmless = Shipped("gelu", 1, "blocks_for(n, THREADS);", "blocks_for(n, THREADS) + 1;", "values")
     with pytest.raises(Survived, match="'one block more' is not found by 'values'; found by none"):
         labkit.kills("kills", {"one block more": harmless}, "Harmless", times=1)
-    with pytest.raises(build.BuildError, match="to 'no_function.a, i.;': .*no_function"):
+    with pytest.raises(build.BuildError, match="error: .*no_function"):
         killing.judged(dataclasses.replace(harmless, old="one_element<Mode, T>(a, i);", new="no_function(a, i);"), "host", 1)
+    with pytest.raises(RuntimeError, match="no operator 'no_such'"):  # of the harness, and nothing that was found
+        killing.judged(dataclasses.replace(harmless, operator="no_such"), "host", 1)
     ends = killing.judged(Shipped("gelu", 1, "one_element<Mode, T>(a, i);", "__builtin_trap();", "launch"), "host", 1)
-    assert ends == {"faults": {"launch": "it ended the process (-4)"}, "one allclose": False}
+    assert ends == {"faults": {"launch": "it ended the process by signal 4"}, "one allclose": "not run"}

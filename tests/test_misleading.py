@@ -18,13 +18,16 @@ def test_without_a_gpu_nothing_is_timed(session, capsys):
 
 
 def test_few_repeats_spread_further_and_a_mean_follows_what_is_far_off():
-    samples = [100.0] * 300
-    samples[150] = 1000.0
+    samples = [100.0] * 900
+    samples[200] = 1000.0  # where the third group of each size begins
     rows = misleading.spreads(samples, sizes=(1, 3, 100))
-    assert [(row["repeats"], row["groups"]) for row in rows] == [(1, 300), (3, 100), (100, 3)]
+    assert [row["repeats"] for row in rows] == [1, 3, 100]
     assert [row["largest median, µs"] for row in rows] == [1000, 100, 100]
     assert [row["largest mean, µs"] for row in rows] == [1000, 400, 109]
+    assert [(row["median off by at most, %"], row["mean off by at most, %"]) for row in rows] == [(900, 900), (0, 300), (0, 9)]
     assert all(row["least median, µs"] == row["least mean, µs"] == 100 for row in rows)
+    with pytest.raises(ValueError, match="899 samples are not enough for 9 groups of 100"):
+        misleading.spreads(samples[1:])
 
 
 def test_the_kernels_for_nvbench_are_operators_with_these_modes_and_are_enough():
@@ -32,8 +35,9 @@ def test_the_kernels_for_nvbench_are_operators_with_these_modes_and_are_enough()
     for kernel in nvbench_agreement.KERNELS.values():
         operator = labkit.load(kernel.operator, backend="host", launch=False)
         assert kernel.version in operator.versions and kernel.dtype in operator.reference.DTYPES
-        names, _, _ = operator.reference.MODES[kernel.mode]
-        assert len(names) * 2 * math.prod(kernel.shape) * kernel.dtype.itemsize < 4 * 2**30
+        names, outputs, _ = operator.reference.MODES[kernel.mode]
+        # bench holds two sets of inputs, and a result.
+        assert (2 * len(names) + len(outputs)) * math.prod(kernel.shape) * kernel.dtype.itemsize <= 4 * 2**30
 
 
 def test_losses_are_compared_with_the_first_variants(session):
@@ -67,8 +71,9 @@ def test_the_lab_counts_the_kernels_that_its_calls_bring():
 
 @pytest.mark.gpu
 def test_bench_agrees_with_nvbench_within_three_per_cent(session):
-    pytest.importorskip("cuda.bench")
     rows = labkit.against_nvbench("nvbench")
+    if not rows:
+        pytest.skip("cuda-bench is not installed")
     assert len(rows) >= 6 and [row for row in rows if not abs(row["difference, %"]) <= 3] == []
 
 
@@ -86,5 +91,5 @@ def test_a_gpu_kills_what_the_host_kills(session, monkeypatch):
     monkeypatch.syspath_prepend(str(REPOSITORY / "labs"))
     import faults
 
-    rows = labkit.kills("kills", faults.SHIPPED, "Faults", times=50)
+    rows = labkit.kills("kills", faults.SHIPPED, "Faults", times=2)
     assert len(rows) == len(faults.SHIPPED)
