@@ -17,18 +17,23 @@ from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
 from labkit.report import keep
+from labkit.trace_findings import Finding
 from labkit.tracing import trace
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault to plant: `new` instead of `old` in one version of an operator, and the input shape that shows it."""
+    """A fault to plant: `new` instead of `old` in one version of an operator, and the input shape that shows it.
+
+    many: a shape that fills a GPU, for those who count its results there.
+    """
 
     operator: str
     version: int
     old: str
     new: str
     size: tuple[int, ...]
+    many: tuple[int, ...] | None = None
 
 
 def mutant(name: str, version: int, old: str, new: str, backend: str = "host", cuda_flags: Sequence[str] = ()) -> Operator:
@@ -73,9 +78,7 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     for what, fault in faults.items():
         with contextlib.redirect_stdout(io.StringIO()):  # what it builds
             broken = mutant(fault.operator, fault.version, fault.old, fault.new)
-            traced = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False)
-            differ = "not run" if traced.ended_early else _orders(broken, fault)
-        found = traced.findings
+        found, differ = examined(broken, fault.version, fault.size)
         first = found[0] if found else None
         rows.append({"fault": what, "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
                      "further findings": max(0, len(found) - 1), "orders that differ": differ})
@@ -86,10 +89,18 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     return rows
 
 
-def _orders(broken: Operator, fault: Fault) -> str:
-    orders = 7  # reverse, and six shuffles
+def examined(operator: Operator | str, version: int, size: tuple[int, ...]) -> tuple[list[Finding], str]:
+    """What `trace` finds in one launch, and `orders_that_differ` unless the trace had to end it; nothing is shown."""
+    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
+        traced = trace(operator, version, size=size, dtype=torch.float32, show=False)
+        return traced.findings, "not run" if traced.ended_early else orders_that_differ(operator, version, size)
+
+
+def orders_that_differ(operator: Operator | str, version: int, size: tuple[int, ...]) -> str:
+    """Under how many other orders of threads, reverse and six shuffles, a result differs: "7 of 7"; "fails" where one fails."""
+    orders = 7
     try:
-        launch = prepare(broken, "host", fault.version, None, fault.size, torch.float32, None)
+        launch = prepare(operator, "host", version, None, size, torch.float32, None)
         return f"{len({difference.order for difference in differences(launch, orders - 1)})} of {orders}"
     except RuntimeError:
         return "fails"

@@ -1,0 +1,151 @@
+"""`investigate`: faults of synchronisation and their right twins, before the trace, before racecheck and synccheck, on the GPU."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import sys
+
+from labkit import machine, results, sanitizer
+from labkit.build import load
+from labkit.faulty_launches import Outcome, Run, launched
+from labkit.mutants import Fault, examined, mutant
+from labkit.operator import Operator
+from labkit.report import keep
+from labkit.sanitizer import Verdict
+from labkit.trace_findings import Finding
+
+LAUNCHES = 200
+AT_A_TIME = 4  # runs of compute-sanitizer, most of which is the start of Python
+ON_GPU = ("racecheck", "synccheck", "wrong, few blocks", "wrong, many blocks")
+
+
+@dataclasses.dataclass
+class Seen:
+    """What was seen of one kernel; verdicts and outcomes (few blocks, many blocks) are empty where nothing was asked."""
+
+    findings: list[Finding]
+    orders: str
+    verdicts: dict[str, Verdict]
+    outcomes: list[Outcome]
+
+    def row(self) -> dict:
+        first = self.findings[0] if self.findings else None
+        on_gpu = [*(str(self.verdicts[tool]) if tool in self.verdicts else None for tool in sanitizer.TOOLS),
+                  *map(str, self.outcomes)] if self.outcomes else [None] * len(ON_GPU)
+        return {"trace": first.kind if first else "nothing", "line": _number(first) if first else None,
+                "orders that differ": self.orders, **dict(zip(ON_GPU, on_gpu, strict=True))}
+
+    @property
+    def shared_race(self) -> bool:
+        """Whether the trace sees a race in shared memory, the only memory that racecheck looks at."""
+        return any(found.kind in ("race", "race in a warp") and "shared array" in found.text for found in self.findings)
+
+
+def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
+    """Plants each fault, looks at it with every tool, and counts its wrong results on the GPU; and so the kernel as it is.
+
+    name: what the table is called in results/; <name>_twins has the kernels without a fault, <name>_words the first finding of
+    each tool in words, <name>_agreement where trace and racecheck agree. faults: {what is wrong: Fault with a shape `many`}.
+    title: the tables' head. All run in float32.
+
+    A row a fault: what `trace` finds first, at which line; under how many other orders of threads the result differs; what
+    racecheck and synccheck say, "nothing" or the lines that they name; and of LAUNCHES launches each, with inputs of few and
+    of many blocks, how many gave a wrong result, "hangs" where one did not end. The launches of a GPU are made in
+    processes of their own (see `wrong_results`). Where compute-sanitizer is not installed its columns are empty. Without a GPU
+    the columns of one are those that are recorded for a fault of that name. Returns the rows.
+    """
+    unfit = [what for what, fault in faults.items() if not fault.many]
+    if not faults or unfit:
+        raise ValueError(f"investigate: {'faults is empty' if not faults else f'{unfit[0]!r} has no shape `many`'}; each fault "
+                         "needs one, which fills a GPU")
+    twins = {f"{fault.operator} v{fault.version}, {' × '.join(map(str, fault.size))}": fault for fault in faults.values()}
+    if machine.backend() == "cuda" and sanitizer.installed() is None:
+        print("compute-sanitizer is not installed (it comes with the CUDA toolkit): racecheck and synccheck are left out.")
+    kernels = {**{("fault", what): (fault, True) for what, fault in faults.items()},
+               **{("kernel", what): (fault, False) for what, fault in twins.items()}}
+    seen = _seen(kernels)
+    tables = {name: _table("fault", seen, title), f"{name}_twins": _table("kernel", seen, f"{title}: the kernels as they are")}
+    told = _words(seen)
+    if machine.backend() == "cuda":
+        caption = None
+        tables[f"{name}_agreement"] = results.table_of(f"{title}: racecheck beside the trace", _agreement(seen))
+    else:
+        caption = _take_recorded(name, tables)
+    tables[f"{name}_words"] = results.table_of(f"{title}: in the tools' words", told)
+    keep(tables, caption)
+    rows = tables[name]["rows"]
+    results.note("exact", title, f"{sum(row['trace'] != 'nothing' for row in rows)} of {len(rows)} faults found by the trace")
+    return rows
+
+
+def _seen(kernels: dict[tuple, tuple[Fault, bool]]) -> dict[tuple, Seen]:
+    seen = {}
+    for key, (fault, faulty) in kernels.items():
+        operator = _quietly(fault, "host") if faulty else fault.operator
+        seen[key] = Seen(*examined(operator, fault.version, fault.size), {}, [])
+    if machine.backend() != "cuda":
+        return seen
+    built = {key: _quietly(fault, "cuda", faulty) for key, (fault, faulty) in kernels.items()}
+    if sanitizer.installed():
+        with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+            asked = {(key, tool): pool.submit(sanitizer.verdict, tool, built[key], kernels[key][0].size)
+                     for key in kernels for tool in sanitizer.TOOLS}
+            for (key, tool), verdict in asked.items():
+                seen[key].verdicts[tool] = verdict.result()
+    for key, (fault, _) in kernels.items():  # alone on the GPU
+        seen[key].outcomes = launched(built[key], [Run(fault.size, LAUNCHES), Run(fault.many, LAUNCHES)])
+    return seen
+
+
+def _quietly(fault: Fault, backend: str, faulty: bool = True) -> Operator:
+    with contextlib.redirect_stdout(sys.stderr):  # what it builds
+        if faulty:
+            return mutant(fault.operator, fault.version, fault.old, fault.new, backend)
+        return load(fault.operator, fault.version, backend=backend, launch=False)
+
+
+def _table(kind: str, seen: dict[tuple, Seen], title: str) -> dict:
+    return results.table_of(title, [{kind: what, **one.row()} for (of, what), one in seen.items() if of == kind])
+
+
+def _words(seen: dict[tuple, Seen]) -> list[dict]:
+    return [{"kernel": what, "trace": str(one.findings[0]) if one.findings else "nothing",
+             **{tool: (one.verdicts[tool].first or str(one.verdicts[tool])) if tool in one.verdicts else None
+                for tool in sanitizer.TOOLS}}
+            for (_, what), one in seen.items()]
+
+
+def _agreement(seen: dict[tuple, Seen]) -> list[dict]:
+    """Faults with a race in shared memory, other faults, right kernels: how many there are, and in how many each tool sees one."""
+    groups = {"faults, a race in shared memory": [one for (of, _), one in seen.items() if of == "fault" and one.shared_race],
+              "faults, none there": [one for (of, _), one in seen.items() if of == "fault" and not one.shared_race],
+              "kernels without a fault": [one for (of, _), one in seen.items() if of == "kernel"]}
+    rows = []
+    for group, members in groups.items():
+        asked = [one for one in members if "racecheck" in one.verdicts and not one.verdicts["racecheck"].ended]
+        rows.append({"kernels": group, "there are": len(members), "racecheck ended in": len(asked),
+                     "trace sees a race": sum(one.shared_race for one in asked),
+                     "racecheck sees one": sum(one.verdicts["racecheck"].findings > 0 for one in asked)})
+    return rows
+
+
+def _take_recorded(name: str, tables: dict[str, dict]) -> str:
+    """Fills the columns of a GPU from the record of the session's lab; the tables' caption, which says so."""
+    lab = results.session().lab
+    caption = "The CPU; no GPU here, and nothing of one is recorded"
+    for table_name, table in tables.items():
+        found = results.recorded(lab, table_name) if lab else None
+        if found is None:
+            continue
+        caption = f"The CPU; {', '.join(ON_GPU)}: {found.caption()}"
+        first = table["columns"][0]
+        known = {row[first]: row for row in found.table["rows"]}
+        for row in table["rows"]:
+            row.update({column: known[row[first]][column] for column in ON_GPU if row[first] in known})
+    return caption
+
+
+def _number(finding: Finding) -> int:
+    return int(finding.line.rpartition(":")[2])
