@@ -17,7 +17,6 @@ from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
 from labkit.report import keep
-from labkit.trace_findings import Finding
 from labkit.tracing import trace
 
 
@@ -78,7 +77,9 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     for what, fault in faults.items():
         with contextlib.redirect_stdout(io.StringIO()):  # what it builds
             broken = mutant(fault.operator, fault.version, fault.old, fault.new)
-        found, differ = examined(broken, fault.version, fault.size)
+            traced = trace(broken, fault.version, size=fault.size, dtype=torch.float32, show=False)
+            differ = "not run" if traced.ended_early else _orders(broken, fault)
+        found = traced.findings
         first = found[0] if found else None
         rows.append({"fault": what, "trace finds": first.kind if first else "nothing", "at": first.line if first else None,
                      "further findings": max(0, len(found) - 1), "orders that differ": differ})
@@ -89,18 +90,10 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     return rows
 
 
-def examined(operator: Operator | str, version: int, size: tuple[int, ...]) -> tuple[list[Finding], str]:
-    """What `trace` finds in one launch, and `orders_that_differ` unless the trace had to end it; nothing is shown."""
-    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
-        traced = trace(operator, version, size=size, dtype=torch.float32, show=False)
-        return traced.findings, "not run" if traced.ended_early else orders_that_differ(operator, version, size)
-
-
-def orders_that_differ(operator: Operator | str, version: int, size: tuple[int, ...]) -> str:
-    """Under how many other orders of threads, reverse and six shuffles, a result differs: "7 of 7"; "fails" where one fails."""
-    orders = 7
+def _orders(broken: Operator, fault: Fault) -> str:
+    orders = 7  # reverse, and six shuffles
     try:
-        launch = prepare(operator, "host", version, None, size, torch.float32, None)
+        launch = prepare(broken, "host", fault.version, None, fault.size, torch.float32, None)
         return f"{len({difference.order for difference in differences(launch, orders - 1)})} of {orders}"
     except RuntimeError:
         return "fails"

@@ -5,19 +5,23 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import sys
+import io
+
+import torch
 
 from labkit import machine, results, sanitizer
 from labkit.build import load
-from labkit.faulty_launches import Outcome, Run, launched
-from labkit.mutants import Fault, examined, mutant
+from labkit.faulty_launches import Outcome, Run, launched, wrong_orders
+from labkit.mutants import Fault, mutant
 from labkit.operator import Operator
-from labkit.report import keep
+from labkit.report import keep, take_recorded
 from labkit.sanitizer import Verdict
 from labkit.trace_findings import Finding
+from labkit.tracing import trace
 
 LAUNCHES = 200
 AT_A_TIME = 4  # runs of compute-sanitizer, most of which is the start of Python
+CONSEQUENCES = ("read of what nothing has written yet", "output left unwritten")  # of a missing order, or of an early end
 ON_GPU = ("racecheck", "synccheck", "wrong, few blocks", "wrong, many blocks")
 
 
@@ -34,8 +38,10 @@ class Seen:
         first = self.findings[0] if self.findings else None
         on_gpu = [*(str(self.verdicts[tool]) if tool in self.verdicts else None for tool in sanitizer.TOOLS),
                   *map(str, self.outcomes)] if self.outcomes else [None] * len(ON_GPU)
-        return {"trace": first.kind if first else "nothing", "line": _number(first) if first else None,
-                "orders that differ": self.orders, **dict(zip(ON_GPU, on_gpu, strict=True))}
+        kinds = list(dict.fromkeys(found.kind for found in self.findings))
+        kinds = [kind for kind in kinds if kind not in CONSEQUENCES] or kinds
+        return {"trace": ", ".join(kinds) or "nothing", "line": _number(first) if first else None,
+                "wrong orders": self.orders, **dict(zip(ON_GPU, on_gpu, strict=True))}
 
     @property
     def shared_race(self) -> bool:
@@ -50,11 +56,12 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     each tool in words, <name>_agreement where trace and racecheck agree. faults: {what is wrong: Fault with a shape `many`}.
     title: the tables' head. All run in float32.
 
-    A row a fault: what `trace` finds first, at which line; under how many other orders of threads the result differs; what
-    racecheck and synccheck say, "nothing" or the lines that they name; and of LAUNCHES launches each, with inputs of few and
-    of many blocks, how many gave a wrong result, "hangs" where one did not end. The launches of a GPU are made in
-    processes of their own (see `wrong_results`). Where compute-sanitizer is not installed its columns are empty. Without a GPU
-    the columns of one are those that are recorded for a fault of that name. Returns the rows.
+    A row a fault: what kinds of fault `trace` finds, the first one at which line; under how many orders of threads the result
+    on the CPU is wrong (see `faulty_launches.wrong_orders`; "not run" where the trace had to end the launch); what racecheck
+    and synccheck say, "nothing" or the lines that they name; and of LAUNCHES launches each, with inputs of few and of many
+    blocks, how many gave a wrong result, "hangs" where one did not end. The launches of a GPU are made in processes of their
+    own (see `wrong_results`). Where compute-sanitizer is not installed its columns are empty. Without a GPU the columns of one
+    are those that are recorded for a fault of that name. Returns the rows.
     """
     unfit = [what for what, fault in faults.items() if not fault.many]
     if not faults or unfit:
@@ -67,13 +74,12 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
                **{("kernel", what): (fault, False) for what, fault in twins.items()}}
     seen = _seen(kernels)
     tables = {name: _table("fault", seen, title), f"{name}_twins": _table("kernel", seen, f"{title}: the kernels as they are")}
-    told = _words(seen)
     if machine.backend() == "cuda":
         caption = None
         tables[f"{name}_agreement"] = results.table_of(f"{title}: racecheck beside the trace", _agreement(seen))
     else:
-        caption = _take_recorded(name, tables)
-    tables[f"{name}_words"] = results.table_of(f"{title}: in the tools' words", told)
+        caption = take_recorded(tables, ON_GPU)
+    tables[f"{name}_words"] = results.table_of(f"{title}: in the tools' words", _words(seen))
     keep(tables, caption)
     rows = tables[name]["rows"]
     results.note("exact", title, f"{sum(row['trace'] != 'nothing' for row in rows)} of {len(rows)} faults found by the trace")
@@ -83,8 +89,7 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
 def _seen(kernels: dict[tuple, tuple[Fault, bool]]) -> dict[tuple, Seen]:
     seen = {}
     for key, (fault, faulty) in kernels.items():
-        operator = _quietly(fault, "host") if faulty else fault.operator
-        seen[key] = Seen(*examined(operator, fault.version, fault.size), {}, [])
+        seen[key] = _on_the_cpu(fault, faulty)
     if machine.backend() != "cuda":
         return seen
     built = {key: _quietly(fault, "cuda", faulty) for key, (fault, faulty) in kernels.items()}
@@ -99,8 +104,16 @@ def _seen(kernels: dict[tuple, tuple[Fault, bool]]) -> dict[tuple, Seen]:
     return seen
 
 
-def _quietly(fault: Fault, backend: str, faulty: bool = True) -> Operator:
-    with contextlib.redirect_stdout(sys.stderr):  # what it builds
+def _on_the_cpu(fault: Fault, faulty: bool) -> Seen:
+    operator = _quietly(fault, "host", faulty)
+    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
+        traced = trace(operator, fault.version, size=fault.size, dtype=torch.float32, show=False)
+        orders = "not run" if traced.ended_early else wrong_orders(operator, fault.version, fault.size)
+    return Seen(traced.findings, orders, {}, [])
+
+
+def _quietly(fault: Fault, backend: str, faulty: bool) -> Operator:
+    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
         if faulty:
             return mutant(fault.operator, fault.version, fault.old, fault.new, backend)
         return load(fault.operator, fault.version, backend=backend, launch=False)
@@ -129,22 +142,6 @@ def _agreement(seen: dict[tuple, Seen]) -> list[dict]:
                      "trace sees a race": sum(one.shared_race for one in asked),
                      "racecheck sees one": sum(one.verdicts["racecheck"].findings > 0 for one in asked)})
     return rows
-
-
-def _take_recorded(name: str, tables: dict[str, dict]) -> str:
-    """Fills the columns of a GPU from the record of the session's lab; the tables' caption, which says so."""
-    lab = results.session().lab
-    caption = "The CPU; no GPU here, and nothing of one is recorded"
-    for table_name, table in tables.items():
-        found = results.recorded(lab, table_name) if lab else None
-        if found is None:
-            continue
-        caption = f"The CPU; {', '.join(ON_GPU)}: {found.caption()}"
-        first = table["columns"][0]
-        known = {row[first]: row for row in found.table["rows"]}
-        for row in table["rows"]:
-            row.update({column: known[row[first]][column] for column in ON_GPU if row[first] in known})
-    return caption
 
 
 def _number(finding: Finding) -> int:
