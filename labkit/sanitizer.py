@@ -39,7 +39,7 @@ class Verdict:
         if not self.findings:
             return "nothing"
         numbers = sorted({int(line.rpartition(":")[2]) for line in self.lines})
-        return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}" if numbers else f"{self.findings} findings"
+        return f"at {', '.join(map(str, numbers))}" if numbers else f"{self.findings} findings"
 
 
 def installed() -> Path | None:

@@ -22,7 +22,7 @@ from labkit.tracing import trace
 LAUNCHES = 200
 AT_A_TIME = 4  # runs of compute-sanitizer, most of which is the start of Python
 CONSEQUENCES = ("read of what nothing has written yet", "output left unwritten")  # of a missing order, or of an early end
-ON_GPU = ("racecheck", "synccheck", "wrong, few blocks", "wrong, many blocks")
+ON_GPU = ("racecheck", "synccheck", "few blocks", "many blocks")
 
 
 @dataclasses.dataclass
@@ -35,13 +35,12 @@ class Seen:
     outcomes: list[Outcome]
 
     def row(self) -> dict:
-        first = self.findings[0] if self.findings else None
         on_gpu = [*(str(self.verdicts[tool]) if tool in self.verdicts else None for tool in sanitizer.TOOLS),
                   *map(str, self.outcomes)] if self.outcomes else [None] * len(ON_GPU)
         kinds = list(dict.fromkeys(found.kind for found in self.findings))
         kinds = [kind for kind in kinds if kind not in CONSEQUENCES] or kinds
-        return {"trace": ", ".join(kinds) or "nothing", "line": _number(first) if first else None,
-                "wrong orders": self.orders, **dict(zip(ON_GPU, on_gpu, strict=True))}
+        line = f"at {self.findings[0].line.rpartition(':')[2]}: " if kinds else ""
+        return {"trace": line + (", ".join(kinds) or "nothing"), "wrong orders": self.orders, **dict(zip(ON_GPU, on_gpu, strict=True))}
 
     @property
     def shared_race(self) -> bool:
@@ -59,7 +58,7 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     A row a fault: what kinds of fault `trace` finds, the first one at which line; under how many orders of threads the result
     on the CPU is wrong (see `faulty_launches.wrong_orders`; "not run" where the trace had to end the launch); what racecheck
     and synccheck say, "nothing" or the lines that they name; and of LAUNCHES launches each, with inputs of few and of many
-    blocks, how many gave a wrong result, "hangs" where one did not end. The launches of a GPU are made in processes of their
+    blocks, how many gave a wrong result, or "hangs" where one did not end. The launches of a GPU are made in processes of their
     own (see `wrong_results`). Where compute-sanitizer is not installed its columns are empty. Without a GPU the columns of one
     are those that are recorded for a fault of that name. Returns the rows.
     """
@@ -142,7 +141,3 @@ def _agreement(seen: dict[tuple, Seen]) -> list[dict]:
                      "trace sees a race": sum(one.shared_race for one in asked),
                      "racecheck sees one": sum(one.verdicts["racecheck"].findings > 0 for one in asked)})
     return rows
-
-
-def _number(finding: Finding) -> int:
-    return int(finding.line.rpartition(":")[2])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import Fault, faulty_launches, results, sanitizer, sources, staleness, suspects
+from labkit import Fault, faulty_launches, report, results, sanitizer, sources, staleness, suspects
 from labkit.faulty_launches import NOT_RUN, Outcome, Run, launched, wrong_orders
 from labkit.sanitizer import Verdict
 
@@ -124,7 +124,7 @@ def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
     monkeypatch.setattr(sanitizer, "installed", lambda: tool)
     monkeypatch.setattr(sanitizer, "verdict", lambda tool, operator, size: verdicts(tool, operator))
     monkeypatch.setattr(suspects, "LAUNCHES", 2)
-    monkeypatch.setattr(results.machine, "backend", lambda: "host")
+    monkeypatch.setattr(report, "here", lambda: "the GPU of a test")
 
 
 def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
@@ -132,12 +132,12 @@ def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
     clean = Verdict(0)
     as_on_a_gpu(monkeypatch, lambda tool, operator: race if "mutants" in str(operator.source) and tool == "racecheck" else clean)
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
-    assert row == {"fault": "no barrier", "trace": "race", "line": 27, "wrong orders": "7 of 8", "racecheck": "lines 25, 27",
-                   "synccheck": "nothing", "wrong, few blocks": "2 of 2", "wrong, many blocks": "2 of 2"}
+    assert row == {"fault": "no barrier", "trace": "at 27: race", "wrong orders": "7 of 8", "racecheck": "at 25, 27",
+                   "synccheck": "nothing", "few blocks": "2 of 2", "many blocks": "2 of 2"}
     tables = session().tables
     twin, = tables["s_twins"]["rows"]
-    assert twin == {"kernel": "fold v1, 2 × 256", "trace": "nothing", "line": None, "wrong orders": "0 of 8",
-                    "racecheck": "nothing", "synccheck": "nothing", "wrong, few blocks": "0 of 2", "wrong, many blocks": "0 of 2"}
+    assert twin == {"kernel": "fold v1, 2 × 256", "trace": "nothing", "wrong orders": "0 of 8",
+                    "racecheck": "nothing", "synccheck": "nothing", "few blocks": "0 of 2", "many blocks": "0 of 2"}
     assert [list(row.values())[1:] for row in tables["s_agreement"]["rows"]] == [[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]]
     assert tables["s_words"]["rows"][0]["racecheck"] == "Error: Race reported"
 
@@ -145,21 +145,21 @@ def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
 def test_without_compute_sanitizer_its_columns_are_empty(session, monkeypatch, capsys):
     as_on_a_gpu(monkeypatch, None, tool=None)
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
-    assert row["racecheck"] is row["synccheck"] is None and row["wrong, few blocks"] == "2 of 2"
+    assert row["racecheck"] is row["synccheck"] is None and row["few blocks"] == "2 of 2"
     assert "compute-sanitizer is not installed" in capsys.readouterr().out
 
 
 def test_without_a_gpu_its_columns_are_the_recorded_ones(session, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_BACKEND", "host")
-    recorded = {"fault": "no barrier", "trace": "?", "line": 1, "wrong orders": "?", "racecheck": "lines 1, 2",
-                "synccheck": "nothing", "wrong, few blocks": "3 of 200", "wrong, many blocks": "200 of 200"}
+    recorded = {"fault": "no barrier", "trace": "?", "wrong orders": "?", "racecheck": "at 1, 2",
+                "synccheck": "nothing", "few blocks": "3 of 200", "many blocks": "200 of 200"}
     found = results.Recorded({"name": "GPU of a test"}, {"versions": {}, "date": "2025-01-01"},
                              results.table_of("Suspects", [recorded]))
     monkeypatch.setattr(results, "recorded", lambda lab, name: found if name == "s" else None)
     known, other = labkit.investigate("s", {"no barrier": MISSING, "another": MISSING}, "Suspects")
-    assert (known["trace"], known["racecheck"], known["wrong, few blocks"]) == ("race", "lines 1, 2", "3 of 200")
-    assert other["trace"] == "race" and other["racecheck"] is None
-    assert "wrong, few blocks, wrong, many blocks: Recorded on GPU of a test, 2025-01-01" in capsys.readouterr().out
+    assert (known["trace"], known["racecheck"], known["few blocks"]) == ("at 27: race", "at 1, 2", "3 of 200")
+    assert other["trace"] == "at 27: race" and other["racecheck"] is None
+    assert "few blocks, many blocks: Recorded on GPU of a test, 2025-01-01" in capsys.readouterr().out
 
 
 def test_without_a_gpu_wrong_results_has_the_orders(session, monkeypatch, capsys):
@@ -210,11 +210,11 @@ def test_what_a_tool_prints_is_read():
     race = sanitizer.read(RACE)
     assert race == Verdict(2, "Error: Race reported between Write access at fold.cu:25 and Read access at fold.cu:27 "
                               "[1024 hazards]", ("fold.cu:25", "fold.cu:27", "fold.cu:28"))
-    assert str(race) == "lines 25, 27, 28"
+    assert str(race) == "at 25, 27, 28"
     barriers = sanitizer.read(BARRIERS)
     assert barriers == Verdict(256, "Barrier error detected. Divergent thread(s) in block at fold.cu:27 by thread (128,0,0) in "
                                     "block (0,0,0)", ("fold.cu:27",))
-    assert str(barriers) == "line 27"
+    assert str(barriers) == "at 27"
     assert sanitizer.read(CLEAN) == Verdict(0) and str(Verdict(0)) == "nothing"
 
 
@@ -237,7 +237,7 @@ def test_racecheck_and_the_trace_agree_on_every_planted_race_and_every_twin(sess
     races, _, clean = session().tables["s_agreement"]["rows"]
     assert races["trace sees a race"] == races["racecheck sees one"] == races["racecheck ended in"] > 2
     assert clean["trace sees a race"] == clean["racecheck sees one"] == 0 < clean["racecheck ended in"]
-    assert {row["wrong, many blocks"].split()[0] for row in session().tables["s_twins"]["rows"]} == {"0"}
+    assert {row["many blocks"].split()[0] for row in session().tables["s_twins"]["rows"]} == {"0"}
 
 
 @pytest.mark.gpu
