@@ -1,13 +1,15 @@
 """Faults of synchronisation: lab 08's, under every tool; the processes that launch them; what compute-sanitizer prints."""
 
+import re
 import time
 
 import pytest
 import torch
 
 import labkit
-from labkit import Fault, faulty_launches, report, results, sanitizer, sources, staleness, suspects
+from labkit import REPOSITORY, Fault, faulty_launches, machine, report, results, sanitizer, sources, staleness, suspects
 from labkit.faulty_launches import NOT_RUN, Outcome, Run, launched, wrong_orders
+from labkit.operator import source_path
 from labkit.sanitizer import Verdict
 
 BARRIER = "    __syncthreads();\n"
@@ -63,6 +65,40 @@ def test_wrong_orders_sees_what_is_wrong_in_the_same_way_under_each():
     assert wrong_orders(always, 1, (2, 256)) == "8 of 8"
     assert wrong_orders("fold", 1, (2, 256)) == "0 of 8"
     assert labkit.schedules(always, 1, size=(2, 256), dtype=torch.float32) == []
+
+
+def test_the_fixes_that_the_chapter_shows_are_what_the_kernels_have():
+    page = (REPOSITORY / "book" / "08_sync_pitfalls.md").read_text(encoding="utf-8")
+    text = "\n".join(source_path(name).read_text(encoding="utf-8") for name in ("fold", "transpose", "row_sum", "total"))
+    lab = "\n".join(sources.code_cells(sources.notebook("08_sync_pitfalls")))
+    planted = "\n".join(fault.new for fault in FAULTS.values())
+    shown = re.findall(r"^```diff\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(shown) >= len({fault.operator for fault in FAULTS.values()})
+    for diff in shown:
+        mended = "".join(line[1:] + "\n" for line in diff.splitlines() if line[0] != "-").rstrip("\n")
+        if "__syncwarp()" not in mended:  # which mends in another way than the kernel
+            assert mended.strip() in text or all(line.strip() in lab for line in mended.splitlines()), mended
+        for line in diff.splitlines():
+            assert line[0] != "-" or line[1:].strip() in planted, line
+
+
+def test_the_fix_of_the_last_warp_is_clean():
+    fault = FAULTS["warps", "no barrier inside a warp"]
+    mended = labkit.mutant(fault.operator, fault.version, fault.old, fault.new + "        else __syncwarp();\n")
+    assert labkit.trace(mended, fault.version, size=fault.size, dtype=torch.float32, show=False).findings == []
+    assert wrong_orders(mended, fault.version, fault.size) == "0 of 8"
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None or machine.find_cuda_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+def test_shared_accesses_are_those_after_the_last_barrier(session):
+    trees = {what: FAULTS["warps", what] for what in ("no barrier inside a warp", "the same, volatile")}
+    rows = labkit.shared_accesses("last_warp", trees, "float>", "After the last barrier")
+    plain, volatile = ([row[what] for row in rows] for what in trees)
+    levels = ["LDS", "LDS", "STS"] * 6 + ["LDS"]  # from 32 to 1, and the sum
+    assert [text.split()[0] for text in volatile] == levels
+    assert sorted(text.split()[0] for text in plain) == sorted(levels)
+    assert [text.partition("+")[2] for text in volatile[1:15:3]] == ["0x80]", "0x40]", "0x20]", "0x10]", "0x8]"]
+    assert session().tables["last_warp"]["title"].startswith("After the last barrier, by nvcc ")
 
 
 # ---- launches in a process of their own ----
