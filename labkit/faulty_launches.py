@@ -33,6 +33,8 @@ from labkit.report import keep, take_recorded
 
 PATIENCE = 5.0  # seconds for a launch; those here take a millisecond at most
 PATIENCE_SANITIZED = 60.0
+HANG = (f"a launch did not end within {PATIENCE:.0f} seconds. A kernel that runs cannot be called back, so the process that "
+        "launched it was ended, and the driver ended the kernel with it. This session goes on.")
 LIMIT = 240  # seconds for a process
 LARGEST = 8  # inputs are whole numbers up to it, so that sums are exact in any order
 
@@ -94,6 +96,8 @@ def wrong_results(name: str, fault: Fault, sizes: dict[str, tuple[tuple[int, ...
         rows.append({"size": label, "wrong orders": wrong_orders(broken, fault.version, few), **counts})
     tables = {name: results.table_of(title, rows)}
     keep(tables, None if on_gpu else take_recorded(tables, COLUMNS))
+    if any("hangs" in row.values() for row in rows):
+        print(f"{title}: {HANG}")
     told = [row["wrong, many blocks"] if on_gpu else row["wrong orders"] for row in rows]
     results.note("measured" if on_gpu else "exact", title, "; ".join(told))
     return rows

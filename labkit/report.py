@@ -101,5 +101,5 @@ def take_recorded(tables: dict[str, dict], columns: Iterable[str]) -> str:
         first = table["columns"][0]
         known = {row[first]: row for row in found.table["rows"]}
         for row in table["rows"]:
-            row.update({column: known[row[first]][column] for column in columns if row[first] in known})
+            row.update({column: value for column, value in known.get(row[first], {}).items() if column in columns})
     return caption

@@ -11,7 +11,7 @@ import torch
 
 from labkit import machine, results, sanitizer
 from labkit.build import load
-from labkit.faulty_launches import Outcome, Run, launched, wrong_orders
+from labkit.faulty_launches import HANG, Outcome, Run, launched, wrong_orders
 from labkit.mutants import Fault, mutant
 from labkit.operator import Operator
 from labkit.report import keep, take_recorded
@@ -72,14 +72,17 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     kernels = {**{("fault", what): (fault, True) for what, fault in faults.items()},
                **{("kernel", what): (fault, False) for what, fault in twins.items()}}
     seen = _seen(kernels)
-    tables = {name: _table("fault", seen, title), f"{name}_twins": _table("kernel", seen, f"{title}: the kernels as they are")}
+    tables = {name: _table("fault", seen, title), f"{name}_twins": _table("kernel", seen, f"{title}: the kernels as they are"),
+              f"{name}_words": results.table_of(f"{title}: in the tools' words", _words(seen))}
     if machine.backend() == "cuda":
         caption = None
         tables[f"{name}_agreement"] = results.table_of(f"{title}: racecheck beside the trace", _agreement(seen))
     else:
         caption = take_recorded(tables, ON_GPU)
-    tables[f"{name}_words"] = results.table_of(f"{title}: in the tools' words", _words(seen))
     keep(tables, caption)
+    for (_, what), one in seen.items():
+        if any(outcome.ended == "hangs" for outcome in one.outcomes):
+            print(f"{what}: {HANG}")
     rows = tables[name]["rows"]
     results.note("exact", title, f"{sum(row['trace'] != 'nothing' for row in rows)} of {len(rows)} faults found by the trace")
     return rows

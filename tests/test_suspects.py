@@ -1,5 +1,6 @@
 """Faults of synchronisation: lab 08's, under every tool; the processes that launch them; what compute-sanitizer prints."""
 
+import dataclasses
 import re
 import time
 
@@ -178,6 +179,14 @@ def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
     assert tables["s_words"]["rows"][0]["racecheck"] == "Error: Race reported"
 
 
+def test_a_hang_is_explained(session, monkeypatch, capsys):
+    as_on_a_gpu(monkeypatch, lambda tool, operator: Verdict(0))
+    monkeypatch.setattr(suspects, "launched", lambda operator, runs: [Outcome(3, 0, 0.0), Outcome(0, 0, 0.0, "hangs")])
+    row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
+    assert (row["few blocks"], row["many blocks"]) == ("0 of 3", "hangs")
+    assert "no barrier: a launch did not end within 5 seconds" in capsys.readouterr().out
+
+
 def test_without_compute_sanitizer_its_columns_are_empty(session, monkeypatch, capsys):
     as_on_a_gpu(monkeypatch, None, tool=None)
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
@@ -191,10 +200,14 @@ def test_without_a_gpu_its_columns_are_the_recorded_ones(session, monkeypatch, c
                 "synccheck": "nothing", "few blocks": "3 of 200", "many blocks": "200 of 200"}
     found = results.Recorded({"name": "GPU of a test"}, {"versions": {}, "date": "2025-01-01"},
                              results.table_of("Suspects", [recorded]))
-    monkeypatch.setattr(results, "recorded", lambda lab, name: found if name == "s" else None)
+    words = dataclasses.replace(found, table=results.table_of("Words", [
+        {"kernel": "no barrier", "trace": "?", "racecheck": "Error: Race", "synccheck": "nothing"}]))
+    monkeypatch.setattr(results, "recorded", lambda lab, name: {"s": found, "s_words": words}.get(name))
     known, other = labkit.investigate("s", {"no barrier": MISSING, "another": MISSING}, "Suspects")
     assert (known["trace"], known["racecheck"], known["few blocks"]) == ("at 27: race", "at 1, 2", "3 of 200")
     assert other["trace"] == "at 27: race" and other["racecheck"] is None
+    told = session().tables["s_words"]["rows"][0]
+    assert told["trace"].startswith("fold.cu:27: race") and told["racecheck"] == "Error: Race"
     assert "few blocks, many blocks: Recorded on GPU of a test, 2025-01-01" in capsys.readouterr().out
 
 
