@@ -1,4 +1,4 @@
-"""`wrong_results`: how often a faulty kernel gives a wrong result; and the launches of faulty kernels, in a process of their own.
+"""`wrong_results`: how often a faulty kernel gives a wrong result; launches of faulty kernels, in a process of their own.
 
     python -m labkit.faulty_launches SPEC    makes the launches that SPEC, JSON of what `launched` is given, asks for, and
                                              prints what came of them as JSON
@@ -25,7 +25,7 @@ import torch
 from labkit import machine, results
 from labkit.build import load
 from labkit.environment import in_a_new_process
-from labkit.launching import launch_of, prepare
+from labkit.launching import Launch, prepare
 from labkit.mutants import Fault, mutant
 from labkit.operator import Operator, kernels_of
 from labkit.ordering import outputs_in_order
@@ -75,9 +75,9 @@ def wrong_results(name: str, fault: Fault, sizes: dict[str, tuple[tuple[int, ...
     name: what the table is called in results/. fault: whose own size is not used. sizes: {row: (the shape for few blocks, that
     for many)}, float32. title: the table's head. launches: of each kind.
 
-    A row a pair of sizes: under how many orders of threads the result on the CPU is wrong (see `wrong_orders`); how many launches of few blocks
-    gave a wrong result where every launch had the same input, and where each had its own; the same of many blocks, each
-    with its own; and which share of all elements those got wrong. Inputs are whole numbers, so that a right
+    A row a pair of sizes: under how many orders of threads the result on the CPU is wrong (see `wrong_orders`); how many
+    launches of few blocks gave a wrong result where every launch had the same input, and where each had its own; the same of
+    many blocks, each with its own; and which share of all elements those got wrong. Inputs are whole numbers, so that a right
     sum is exact in any order. The GPU is idle before each launch. A launch that does not end is ended with its process, after
     five seconds, and told as "hangs". Without a GPU its columns are the recorded ones. Returns the rows.
     """
@@ -167,7 +167,7 @@ def _launches(operator: Operator, run: Run, sanitized: bool) -> Outcome:
         if turn == 0 or not run.same_input:
             x = _whole_numbers(run.size, turn, beside)
             right = function(x.double())
-            launch = launch_of(operator, mode, operator.latest, [x.to(operator.device)])
+            launch = Launch(operator, mode, operator.latest, [x.to(operator.device)], [t.shape for t in right])
         y = [torch.full(t.shape, torch.nan, device=beside).to(operator.device) for t in right]
         try:
             if not _ends(lambda: launch(launch.inputs, y), operator.device, PATIENCE_SANITIZED if sanitized else PATIENCE):

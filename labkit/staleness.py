@@ -1,4 +1,4 @@
-"""`stale_reads`: how often work that is not ordered by an event reads, or overwrites, what is not there yet; `busy` delays it."""
+"""`stale_reads`: how often work that no event orders reads what is not there yet, or overwrites it; `busy` delays others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`investigate`: faults of synchronisation and their right twins, before the trace, before racecheck and synccheck, on the GPU."""
+"""`investigate`: faults of synchronisation and their right twins, under the trace, racecheck and synccheck, and on the GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Seen:
         kinds = list(dict.fromkeys(found.kind for found in self.findings))
         kinds = [kind for kind in kinds if kind not in CONSEQUENCES] or kinds
         line = f"at {self.findings[0].line.rpartition(':')[2]}: " if kinds else ""
-        return {"trace": line + (", ".join(kinds) or "nothing"), "wrong orders": self.orders, **dict(zip(ON_GPU, on_gpu, strict=True))}
+        return {"trace": line + (", ".join(kinds) or "nothing"), "wrong orders": self.orders,
+                **dict(zip(ON_GPU, on_gpu, strict=True))}
 
     @property
     def shared_race(self) -> bool:
@@ -133,7 +134,7 @@ def _words(seen: dict[tuple, Seen]) -> list[dict]:
 
 
 def _agreement(seen: dict[tuple, Seen]) -> list[dict]:
-    """Faults with a race in shared memory, other faults, right kernels: how many there are, and in how many each tool sees one."""
+    """Faults with a race in shared memory, other faults, right kernels: in how many of them each tool sees a race."""
     groups = {"faults, a race in shared memory": [one for (of, _), one in seen.items() if of == "fault" and one.shared_race],
               "faults, none there": [one for (of, _), one in seen.items() if of == "fault" and not one.shared_race],
               "kernels without a fault": [one for (of, _), one in seen.items() if of == "kernel"]}

@@ -157,7 +157,8 @@ def test_an_event_that_does_not_come_is_a_hang(monkeypatch):
 def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
     """investigate as if there were a GPU: kernels run on the CPU all the same, the verdicts are given."""
     monkeypatch.setattr(suspects.machine, "backend", lambda: "cuda")
-    monkeypatch.setattr(suspects, "_quietly", lambda fault, backend, faulty, real=suspects._quietly: real(fault, "host", faulty))
+    real = suspects._quietly
+    monkeypatch.setattr(suspects, "_quietly", lambda fault, backend, faulty: real(fault, "host", faulty))
     monkeypatch.setattr(sanitizer, "installed", lambda: tool)
     monkeypatch.setattr(sanitizer, "verdict", lambda tool, operator, size: verdicts(tool, operator))
     monkeypatch.setattr(suspects, "LAUNCHES", 2)
@@ -167,7 +168,7 @@ def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
 def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
     race = Verdict(1, "Error: Race reported", ("fold.cu:25", "fold.cu:27"))
     clean = Verdict(0)
-    as_on_a_gpu(monkeypatch, lambda tool, operator: race if "mutants" in str(operator.source) and tool == "racecheck" else clean)
+    as_on_a_gpu(monkeypatch, lambda tool, operator: race if tool == "racecheck" and "mutants" in operator.source.parts else clean)
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
     assert row == {"fault": "no barrier", "trace": "at 27: race", "wrong orders": "7 of 8", "racecheck": "at 25, 27",
                    "synccheck": "nothing", "few blocks": "2 of 2", "many blocks": "2 of 2"}
