@@ -31,7 +31,11 @@
     investigate(name, {...})      faults of synchronisation, before every tool and on the GPU, beside the right kernels
     wrong_results(name, Fault, {...})  how often a faulty kernel gives a wrong result on the GPU
     shared_accesses(name, {...})  in which order its machine code loads from shared memory and stores there
-    stale_reads(name, {...})      how often work on streams, or the CPU, reads what is not there yet; busy: a slow kernel for it
+    stale_reads(name, {...})  how often work on streams, or the CPU, reads what is not there yet; busy: a slow kernel
+    kills(name, {...})    faults that people ship, and which of `check`'s checks finds each
+    timing_mistakes(name, op)  ways to time it that mislead, each beside the right one
+    against_nvbench(name) the times of `bench` beside those of NVBench
+    learning(name, {...}) the loss of a small model with each variant, step by step
     agreement(name, ...)  the counts of `trace` beside those of the hardware
     kernels(name, {...})  the kernels of one call on the GPU, one after another, and the gaps between them
     trains_alike({...})   whether a small model learns alike with each variant of an activation
@@ -71,12 +75,15 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "traffic": "counting", "counters": "hardware", "geometry": "sweeping", "achieved": "sweeping",
          "empty_blocks": "empty_grid",
          "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
-         "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "agreement": "gpu_counts", "Case": "gpu_counts",
+         "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "kills": "killing", "Shipped": "killing",
+         "timing_mistakes": "misleading", "against_nvbench": "nvbench_agreement", "learning": "learning_curves",
+         "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs",
-         "provoke": "build_faults", "wheel": "wheels", "try_wheels": "wheels", "architectures": "binaries", "runs_on": "binaries",
+         "provoke": "build_faults", "wheel": "wheels", "try_wheels": "wheels",
+         "architectures": "binaries", "runs_on": "binaries",
          "formats": "number_formats", "at_the_edges": "edges", "accumulated": "summing", "matmul_errors": "summing",
          "under_autocast": "autocasting", "scaled_steps": "autocasting", "loss_curves": "mixed_training",
          "step_times": "step_types",

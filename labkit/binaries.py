@@ -171,4 +171,5 @@ def _tried(arch: str, gpu: str) -> dict:
 
 
 def _launched(program: Path, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run([program], env={**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}, capture_output=True, text=True, timeout=60)
+    return subprocess.run([program], env={**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}, capture_output=True, text=True,
+                          timeout=60)

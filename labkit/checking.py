@@ -12,22 +12,17 @@ The reference module of an operator (kernels/<name>/reference.py) says what ther
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from typing import Any, Iterable, NamedTuple
 
 import torch
-from torch.autograd.gradcheck import GradcheckError
 
-from labkit import results
+from labkit import properties, results
+from labkit.cases import (GUARD, between_guards, bits, draw_inputs, erase, in_order_of, is_flat, model_of, never_written,
+                          new_memory_is_nan)
 from labkit.operator import Operator
 from labkit.precision import error_in_ulp, spacing
-
-GUARD = 64  # elements before and after an output; more than a vector, so that a store past the end lands in them
-
-
-class CheckFailed(AssertionError):
-    """An operator gave a wrong output. The message names mode, version, dtype, case and the first mismatches."""
+from labkit.verdict import Verdict, called
 
 
 class Worst(NamedTuple):
@@ -38,38 +33,52 @@ class Worst(NamedTuple):
 
 
 def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iterable[str] | None = None,
-          dtypes: Iterable[torch.dtype] | None = None) -> dict[int, dict[str, Worst]]:
+          dtypes: Iterable[torch.dtype] | None = None, seed: int = 0) -> dict[int, dict[str, Worst]]:
     """Runs the operator's cases against its float64 reference; prints a line a version; raises at the first fault.
 
-    operator: from `labkit.load`. versions, modes, dtypes: all of them unless named.
+    operator: from `labkit.load`. versions, modes, dtypes: all of them unless named. seed: of the inputs; another one draws
+    others.
 
-    For every case and mode, inputs are drawn anew (seeded), and the operator runs twice: into outputs that the check
-    made, filled with NaN between two guards of NaN, and through the form that returns new tensors. It fails where
-    an output is further from the reference than `reference.tolerance` allows, was not written, where a guard or an
-    input was changed, or where the result is not laid out like the last input; a result of another shape has to be
-    contiguous. With float64 it also holds the gradients against finite differences (torch.autograd.gradcheck and
-    gradgradcheck).
+    What is checked has names, CHECKS in labkit/verdict.py. For every case and mode the operator runs twice: into outputs
+    that the check made between two guards, and through the form that returns new tensors. Then come, version by
+    version, large inputs and NaN, calls one after another, other orders of threads (on a GPU: repetition), a stream that is
+    not the default one; and with float64 the gradients, against finite differences (torch.autograd.gradcheck and
+    gradgradcheck). Last, once, what the operator tells PyTorch of itself (torch.library.opcheck).
 
-    Returns {version: {mode: Worst}}. Raises CheckFailed.
+    Returns {version: {mode: Worst}}. Raises CheckFailed, whose `check` is the name.
     """
-    reference = operator.reference
     versions = list(operator.versions if versions is None else versions)
-    modes = list(reference.MODES if modes is None else modes)
-    dtypes = list(reference.DTYPES if dtypes is None else dtypes)
-    found = {version: {mode: Worst(0.0, 0.0) for mode in modes} for version in versions}
-    for mode, dtype in itertools.product(modes, dtypes):
-        for number, case in enumerate(reference.CASES):
-            given = _draw(reference, mode, dtype, operator.device, case, seed=number)
-            for version in versions:
-                found[version][mode] = max(found[version][mode], _check_case(operator, version, given))
+    modes = list(operator.reference.MODES if modes is None else modes)
+    dtypes = list(operator.reference.DTYPES if dtypes is None else dtypes)
+    verdict = Verdict(ends_at_the_first=True)
+    found = judge(operator, versions, modes, dtypes, seed, verdict)
+    properties.check_registration(operator, versions[-1], modes, dtypes, verdict)
     for version in versions:
-        if torch.float64 in dtypes:
-            _check_gradients(operator, version)
         largest = max(worst.share for worst in found[version].values())
-        outcome = (f"{len(modes)} modes x {len(dtypes)} dtypes x {len(reference.CASES)} cases right; largest error "
+        outcome = (f"{len(modes)} modes x {len(dtypes)} dtypes x {len(operator.reference.CASES)} cases right; largest error "
                    f"{largest:.0%} of the allowed")
         print(f"{operator.name} v{version}: {outcome}")
         results.note("check", f"{operator.name} v{version}, {operator.versions[version]}", outcome)
+    return found
+
+
+def judge(operator: Operator, versions: list[int], modes: list[str], dtypes: list[torch.dtype], seed: int,
+          verdict: Verdict) -> dict[int, dict[str, Worst]]:
+    """Looks at the versions, and tells the verdict of every fault; the verdict ends it, or lets it go on."""
+    reference = operator.reference
+    found = {version: {mode: Worst(0.0, 0.0) for mode in modes} for version in versions}
+    for mode, dtype in itertools.product(modes, dtypes):
+        for number, case in enumerate(reference.CASES):
+            given = _draw(reference, mode, dtype, operator.device, case, seed=seed * len(reference.CASES) + number)
+            for version in versions:
+                where = f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, {case}"
+                with verdict.of_a_call(where):
+                    worst = _check_case(operator, version, given, where, verdict)
+                    found[version][mode] = max(found[version][mode], worst)
+                if "outside" in verdict.faults:
+                    return found  # where no guard stands, such a kernel would spoil this process's memory
+    for version in versions:
+        properties.check(operator, version, modes, dtypes, seed, verdict)
     return found
 
 
@@ -90,122 +99,56 @@ def _draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, c
     return _Given(mode, case, names, inputs, out_names, function(*(t.double() for t in inputs)))
 
 
-def draw_inputs(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> list:
-    """The inputs of one case of a mode: seeded normal numbers, as the reference's SPREAD and LARGEST say."""
-    names = reference.MODES[mode][0]
-    generator = torch.Generator().manual_seed(seed)
-    inputs = []
-    for name in names:
-        spread, largest = (1.0, 2.0) if name == "grad" else (reference.SPREAD, reference.LARGEST)
-        values = torch.randn(case["shape"], generator=generator, dtype=torch.float64)
-        values = (values * spread).clamp(-largest, largest).to(dtype).to(device)
-        layout = case.get("layout", "contiguous")
-        if layout in ("last input offset", "outputs offset"):
-            layout = "offset" if layout == "last input offset" and name == names[-1] else "contiguous"
-        inputs.append(_laid_out(values, layout))
-    return inputs
-
-
-def _check_case(operator: Operator, version: int, given: _Given) -> Worst:
+def _check_case(operator: Operator, version: int, given: _Given, where: str, verdict: Verdict) -> Worst:
     mode, case, names, inputs, out_names, exact = given
-    dtype = inputs[0].dtype
-    where = f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, {case}"
-    untouched = [_bits(t).clone() for t in inputs]
-    allowed = operator.reference.tolerance(dtype, version, mode)
+    untouched = [bits(t).clone() for t in inputs]
+    allowed = operator.reference.tolerance(inputs[0].dtype, version, mode)
     models = [model_of(inputs[-1], want.shape) for want in exact]
 
     worst = Worst(0.0, 0.0)
     # Between guards first: a kernel that stores past the end must not do so in memory that is not the check's.
-    if _is_flat(inputs[-1]):
-        buffers = [_guarded(model, case) for model in models]
-        arguments = [*(_in_order_of(inputs[-1], t) for t in inputs), *(view for _, view in buffers)]
-        getattr(operator.ops, f"{mode}_out")(*arguments, version)
-        _check_untouched(where, names, inputs, untouched)
+    if is_flat(inputs[-1]):
+        buffers = [between_guards(model, case) for model in models]
+        arguments = [*(in_order_of(inputs[-1], t) for t in inputs), *(view for _, view in buffers)]
+        called(getattr(operator.ops, f"{mode}_out"), *arguments, version)
+        _check_untouched(where, names, inputs, untouched, verdict)
         for name, (buffer, view), want in zip(out_names, buffers, exact, strict=True):
-            worst = max(worst, _compare(f"{where}: {name} (out)", view, want, inputs, names, *allowed))
-            view.fill_(torch.nan)
-            if not torch.equal(_bits(buffer), _bits(torch.full_like(buffer, torch.nan))):
-                raise CheckFailed(f"{where}: wrote outside of {name}, within {GUARD} elements of it")
-    with _new_memory_is_nan():
-        returned = getattr(operator.ops, mode)(*inputs, version)
+            left = never_written(view)
+            if left.any():
+                verdict.fault("unwritten", f"{where}: {name}: {_places(left)} not written")
+            worst = max(worst, _compare(f"{where}: {name} (out)", view, want, inputs, names, *allowed, verdict))
+            erase(view)
+            if not never_written(buffer).all():
+                verdict.fault("outside", f"{where}: wrote outside of {name}, within {GUARD} elements of it")
+                return worst
+    with new_memory_is_nan():
+        returned = called(getattr(operator.ops, mode), *inputs, version)
     returned = (returned,) if torch.is_tensor(returned) else returned
     for name, got, want, model in zip(out_names, returned, exact, models, strict=True):
-        worst = max(worst, _compare(f"{where}: {name}", got, want, inputs, names, *allowed))
+        worst = max(worst, _compare(f"{where}: {name}", got, want, inputs, names, *allowed, verdict))
         expected = torch.empty_like(model).stride()
         if got.stride() != expected:
-            raise CheckFailed(f"{where}: {name} has strides {got.stride()}, torch.empty_like gives {expected}")
-    _check_untouched(where, names, inputs, untouched)
+            verdict.fault("layout", f"{where}: {name} has strides {got.stride()}, torch.empty_like gives {expected}")
+    _check_untouched(where, names, inputs, untouched, verdict)
     return worst
 
 
-def model_of(last: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """A tensor whose shape and layout an output must have: the last input, or a contiguous one of another shape."""
-    return last if shape == last.shape else last.new_empty(shape)
-
-
-def _check_untouched(where: str, names: tuple, inputs: list, untouched: list) -> None:
+def _check_untouched(where: str, names: tuple, inputs: list, untouched: list, verdict: Verdict) -> None:
     for name, tensor, before in zip(names, inputs, untouched, strict=True):
-        if not torch.equal(_bits(tensor), before):
-            raise CheckFailed(f"{where}: changed its input {name}")
+        if not torch.equal(bits(tensor), before):
+            verdict.fault("inputs", f"{where}: changed its input {name}")
 
 
-def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in another layout; only "offset" and "contiguous" exist for fewer than two dimensions."""
-    if layout == "contiguous":
-        return values
-    if layout == "offset":  # starts one element after a multiple of 16 bytes
-        room = values.new_empty(values.numel() + 1)
-        room[1:] = values.flatten()
-        return room[1:].view(values.shape)
-    if layout == "transposed":
-        return values.t().contiguous().t()
-    if layout == "channels_last":
-        return values.to(memory_format=torch.channels_last)
-    if layout == "strided":
-        return torch.stack([values, values], dim=-1).flatten(-2)[..., ::2]
-    if layout == "expanded":
-        return values[:1].expand(values.shape)
-    raise ValueError(f"unknown layout {layout!r} in CASES")
+def _places(wrong: torch.Tensor) -> str:
+    at = wrong.nonzero().tolist()
+    return f"{len(at)} of {wrong.numel()} elements, from {at[0]} to {at[-1]}," if at else "no element"
 
 
-def _is_flat(t: torch.Tensor) -> bool:
-    return torch.empty_like(t).stride() == t.stride() and t.untyped_storage().nbytes() >= t.nbytes
-
-
-def _in_order_of(like: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    return t if t.stride() == like.stride() else torch.empty_like(like).copy_(t)
-
-
-def _guarded(like: torch.Tensor, case: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """(a buffer of NaN, the view of its middle that has like's shape, strides and alignment)."""
-    shift = 1 if case.get("layout") in ("offset", "outputs offset") else 0
-    buffer = torch.full((like.numel() + 2 * GUARD + shift,), torch.nan, dtype=like.dtype, device=like.device)
-    return buffer, buffer.as_strided(like.shape, like.stride(), GUARD + shift)
-
-
-def _bits(t: torch.Tensor) -> torch.Tensor:
-    """The elements as integers, so that a NaN equals itself."""
-    return t.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
-
-
-@contextlib.contextmanager
-def _new_memory_is_nan():
-    """Within, torch fills new memory with NaN, so that an element which nobody writes shows."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-
-
-def _compare(what: str, got: torch.Tensor, exact: torch.Tensor, inputs: list, names: tuple, ulps: float,
-             absolute: float) -> Worst:
+def _compare(what: str, got: torch.Tensor, exact: torch.Tensor, inputs: list, names: tuple, ulps: float, absolute: float,
+             verdict: Verdict) -> Worst:
     if got.shape != exact.shape:
-        raise CheckFailed(f"{what} has shape {tuple(got.shape)}, the reference {tuple(exact.shape)}")
+        verdict.fault("layout", f"{what} has shape {tuple(got.shape)}, the reference {tuple(exact.shape)}")
+        return Worst(0.0, 0.0)
     if got.numel() == 0:
         return Worst(0.0, 0.0)
     allowed = ulps * spacing(exact, got.dtype) + absolute
@@ -213,7 +156,7 @@ def _compare(what: str, got: torch.Tensor, exact: torch.Tensor, inputs: list, na
     share = torch.where(error == 0, 0.0, error / allowed)  # also where nothing is allowed
     share = torch.where(got.isnan(), torch.inf, share)
     if not bool((share <= 1).all()):
-        raise CheckFailed(f"{what}: {_mismatches(got, exact, share, allowed, inputs, names)}")
+        verdict.fault("values", f"{what}: {_mismatches(got, exact, share, allowed, inputs, names)}")
     return Worst(share.max().item(), error_in_ulp(got, exact).max().item())
 
 
@@ -232,19 +175,3 @@ def _mismatches(got: torch.Tensor, exact: torch.Tensor, share: torch.Tensor, all
         last = wrong[-1].tolist()
         lines.append(f"  ... up to {last}")
     return "\n".join(lines)
-
-
-def _check_gradients(operator: Operator, version: int) -> None:
-    """The function's own gradients, as autograd sees them, against finite differences in float64."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 5, generator=generator, dtype=torch.float64).mul_(1.5).to(operator.device).requires_grad_()
-    for options, orders in operator.reference.DIFFERENTIABLE:
-        def function(x, options=options):
-            return operator(x, version=version, **options)
-
-        try:
-            torch.autograd.gradcheck(function, x)
-            if orders == 2:
-                torch.autograd.gradgradcheck(function, x)
-        except GradcheckError as error:
-            raise CheckFailed(f"{operator.name} v{version}, {options}: {error}") from None

@@ -9,7 +9,7 @@ from typing import Sequence
 import torch
 
 from labkit.build import load
-from labkit.checking import draw_inputs, model_of
+from labkit.cases import draw_inputs, model_of, usual_shape
 from labkit.operator import Operator, kernels_of
 
 LARGEST = 1 << 28  # elements of an input that is drawn here
@@ -114,7 +114,7 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
 
 def _shape(name: str, reference, size: int | Sequence[int] | None) -> tuple[int, ...]:
     if size is None:
-        return _usual_shape(reference)
+        return usual_shape(reference)
     shape = (size,) if isinstance(size, int) else size
     if not isinstance(shape, (list, tuple)) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"{name}: size is {size!r}; it has to be a number of elements, or a shape such as (64, 96)")
@@ -122,9 +122,3 @@ def _shape(name: str, reference, size: int | Sequence[int] | None) -> tuple[int,
         raise ValueError(f"{name}: size is {size!r}, {math.prod(shape):,} elements; at most {LARGEST:,} are drawn here, and a "
                          "few thousand show the same")
     return tuple(shape)
-
-
-def _usual_shape(reference) -> tuple[int, ...]:
-    """Of the cases that `check` runs the smallest with 4096 elements: enough for several blocks, and quick."""
-    shapes = sorted((case["shape"] for case in reference.CASES), key=math.prod)
-    return next((shape for shape in shapes if math.prod(shape) >= 4096), shapes[-1])

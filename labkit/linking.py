@@ -151,7 +151,8 @@ def _linked(folder: Path, sources: list[str], target: str, arch: str, lto: str) 
     found = disassembly.parse(_shown_by("nvdisasm", "-c", folder / linked), [])
     kernel = next(code for symbol, code in found.items() if "kernel" in symbol)
     # nvlink's -v says it as well, but not of what it compiles itself (-dlto).
-    registers = re.search(r"Function \w*kernel\w*:\s*REG:(\d+)", _shown_by("cuobjdump", "--dump-resource-usage", folder / linked))
+    usage = _shown_by("cuobjdump", "--dump-resource-usage", folder / linked)
+    registers = re.search(r"Function \w*kernel\w*:\s*REG:(\d+)", usage)
     return {"kernel": len(kernel), "function": sum(map(len, found.values())) - len(kernel),
             "calls": sum(one.opcode.startswith("CALL") for one in kernel), "registers": int(registers[1]), "outcome": COMPILED}
 

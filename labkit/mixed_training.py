@@ -61,12 +61,12 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW, at
     most; it rises over the first 10 steps and then falls to 0.
 
-    AdamW divides gradients by their own size, so that mean_over changes nothing as long as no gradient is lost.
+    AdamW divides gradients by their own size, so that mean_over changes next to nothing as long as no gradient is lost.
 
     Returns a row a way: the mean loss of the last 10 steps (None where a loss was NaN or infinite), the first such step,
     how many steps the scaler skipped, and shares in per cent: of gradients that were 0 and of weights that changed, as the
-    mean over all steps, and of AdamW's mean squares of gradients that are 0 after the first step taken. A way ends at its
-    first loss that is not finite.
+    mean over the steps with a finite loss, and of AdamW's mean squares of gradients that are 0 after the first step taken. A
+    way ends at its first loss that is not finite.
     """
     if len(batches) < LAST:
         raise ValueError(f"loss_curves: batches has {len(batches)} of them; it takes at least {LAST}, one a step")
@@ -89,9 +89,9 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
         rows.append({"trained in": label, "final loss": round(sum(losses[-LAST:]) / LAST, 4) if finite else None,
                      "not finite from step": None if finite else len(losses) - 1,
                      "steps skipped": sum(step.skipped for step in steps),
-                     "gradients that are 0, %": _mean_percent([step.zero for step in steps]),
+                     "gradients that are 0, %": _mean_percent([step.zero for step in steps if math.isfinite(step.loss)]),
                      "first squares that are 0, %": None if squares is None else _mean_percent([squares]),
-                     "weights that change, %": _mean_percent([step.changed for step in steps])})
+                     "weights that change, %": _mean_percent([step.changed for step in steps if math.isfinite(step.loss)])})
     curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(len(batches)))},
              "y": {"label": "loss"}, "series": series, **({"points": ends} if ends else {})}
     results.note("measured", title, f"{len(rows)} ways to train, {len(batches)} steps")

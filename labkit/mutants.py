@@ -35,28 +35,34 @@ class Fault:
     many: tuple[int, ...] | None = None
 
 
-def mutant(name: str, version: int, old: str, new: str, backend: str = "host", cuda_flags: Sequence[str] = ()) -> Operator:
+def mutant(name: str, version: int, old: str, new: str, backend: str = "host", cuda_flags: Sequence[str] = (),
+           file: str | None = None) -> Operator:
     """Builds a copy of an operator in which one version has `new` where `old` stood, and loads that version.
 
     name: a folder of kernels/. version: whose text is changed. old: a text that stands there exactly once. backend: as
     for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process. cuda_flags: as
-    for `load`.
+    for `load`. file: where `old` stands if not in the version's own text: a path in kernels/, of the operator or of include/.
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
     Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once, or `new`
     changes nothing. A kernel that writes far outside of its arrays ends this process when it is called; `trace` survives it.
     """
-    source, text = source_path(name), listing.source(name, version)
+    source, part = source_path(name), listing.source(name, version)
+    path = kernels() / file if file else source
+    if not path.is_file():
+        raise FileNotFoundError(f"mutant: there is no {path}; file is a path in kernels/, such as {name}/op.py")
+    whole = path.read_text(encoding="utf-8")
+    text, where = (whole, file) if file else (part, f"version {version} of {source.name}")
     if text.count(old) != 1:
-        raise ValueError(f"mutant: {old!r} stands {text.count(old)} times in version {version} of {source.name}; it has to be "
+        raise ValueError(f"mutant: {old!r} stands {text.count(old)} times in {where}; it has to be "
                          "once, so that it is clear what is changed. Give more of the text around it")
     if old == new:
         raise ValueError(f"mutant: new is old, {old!r}; it has to change something")
-    whole = source.read_text(encoding="utf-8")
     changed = whole.replace(text, text.replace(old, new), 1)
-    folder = BUILD_ROOT / "mutants" / hashlib.sha256(f"{kernels()}{name}{changed}".encode()).hexdigest()[:12]
-    for part in (name, "include"):
-        shutil.copytree(kernels() / part, folder / part, dirs_exist_ok=True)
-    (folder / name / source.name).write_text(changed, encoding="utf-8")
+    digest = hashlib.sha256(f"{kernels()}{name}{file}{changed}".encode()).hexdigest()[:12]
+    folder = BUILD_ROOT / "mutants" / digest
+    for copied in (name, "include"):
+        shutil.copytree(kernels() / copied, folder / copied, dirs_exist_ok=True)
+    (folder / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
     with kernels_of(folder):
         return load(name, version, backend=backend, launch=False, cuda_flags=cuda_flags)
 

@@ -205,7 +205,7 @@ RUNGS = {
     "Triton": Rung(_triton, ("triton",), "Triton, C compiler", f"CUDA C++, {_RAW}"),
     "torch.compile": Rung(_torch_compile, ("torch._dynamo", "torch._inductor"), "Triton, C compiler", "CUDA C++"),
 }
-ON_THE_CPU = ("load(), torch/extension.h in the binding", "load(), ATen's headers", "load(), stable ABI")
+ON_THE_CPU = ("load(), torch/extension.h in the binding", "load(), stable ABI")
 
 
 def climb(name: str, folder: Path) -> dict[str, float]:

@@ -22,12 +22,14 @@ from labkit import REPOSITORY
 
 PROBES = "kernels/probes.cu"
 LABEL = "sources"  # how the first output of a lab introduces the hash
-_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin)\(\s*["'](\w+)["']""")
+_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin|Shipped)\(\s*["'](\w+)["']""")
 _BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and what they compile
             re.compile(r"\b(?:ladder|stages)\("): ["labs/builds", "kernels/nvrtc", "kernels/gelu"],
             re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"],
             re.compile(r"\b(?:flag_errors|flag_times)\("): ["kernels/gelu"],
             re.compile(r"\bdefault_stream\("): ["kernels/copy"],
+            re.compile(r"\bagainst_nvbench\("): ["kernels/copy", "kernels/gelu", "kernels/row_sum", "kernels/stencil",
+                                                  "kernels/transpose"],
             re.compile(r"\b(?:flags|device_link|separate_cost)\("): ["labs/flags"]}
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+(.+))", re.MULTILINE)
 _CXX_SUFFIXES = {".cu", ".cuh", ".cpp", ".h", ".hpp"}

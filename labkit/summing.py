@@ -73,8 +73,8 @@ def accumulated(name: str, row_sum: Operator) -> list[dict]:
 def matmul_errors(name: str, size: int = 4096) -> list[dict]:
     """Multiplies two matrices with float32 and with tf32 inputs, and with inputs rounded to 16 bits; keeps the table.
 
-    name: what the table is called in results/. size: the matrices are size x size, of standard normal numbers. Inputs of 16 bits
-    are multiplied in float32, and the product stays in it, so that the rows differ in the rounding of the inputs alone.
+    name: what the table is called in results/. size: the matrices are size x size, of standard normal numbers. Inputs of 16
+    bits are multiplied in float32, and the product stays in it, so that the rows differ in the rounding of the inputs alone.
     Returns a row a way: the error against float64, as the norm of the difference over the norm of the product. tf32 is a GPU's:
     without one the recorded table is shown and [] returned. A GPU before compute capability 8.0 computes that row in float32.
     torch's setting is put back afterwards.

@@ -43,8 +43,8 @@ def wheel(name: str = "gelu", arch: str | None = None) -> Path:
     folder().mkdir(parents=True, exist_ok=True)
     given = {"TORCH_CUDA_ARCH_LIST": arch} if arch else {}
     with tempfile.TemporaryDirectory(dir=folder()) as made, environment(**given):
-        done = _run(sys.executable, "-m", "pip", "wheel", recipe, "--no-build-isolation", "--check-build-dependencies", "--no-deps",
-                    "-w", made)
+        done = _run(sys.executable, "-m", "pip", "wheel", recipe, "--no-build-isolation", "--check-build-dependencies",
+                    "--no-deps", "-w", made)
         if done.returncode:
             raise build.BuildError(f"{name}_op: {_why(done.stdout)}")
         (new,) = Path(made).glob("*.whl")
@@ -151,10 +151,11 @@ def _last_line(output: str) -> str:
 
 
 def _why(output: str) -> str:
-    """What the build lacks, with the remedy; or the compiler's first errors in what pip printed, or the exception at its end."""
+    """What the build lacks, with the remedy; or the compiler's first errors in what pip printed; or the exception."""
     lines = [line.strip() for line in output.splitlines()]
     if lacking := [line for line in lines if line.startswith("ERROR: Some build dependencies")]:
-        return f"{lacking[0].removeprefix('ERROR: ')} Install them: {Path(sys.executable).name} -m pip install -r requirements.txt"
+        remedy = f"Install them: {Path(sys.executable).name} -m pip install -r requirements.txt"
+        return f"{lacking[0].removeprefix('ERROR: ')} {remedy}"
     refused = [line for line in lines if re.search(r"\.(cu|cuh|cpp|h)\b.*\berror\b|^nvcc fatal", line)][:3]
     raised = [line for line in lines if re.match(r"(\w+Error|SystemExit)\b", line)][-1:]
     return "\n".join(refused or raised or lines[-10:])

@@ -122,7 +122,8 @@ def test_a_compile_error_names_file_and_line_first_and_can_be_mended(kernels):
 
 def test_a_kernel_that_the_host_backend_refuses_is_named_with_its_line(kernels):
     source = kernels / "gelu" / "gelu.cu"
-    edit(source, "    if (i < n) one_element<Mode, T>(a, i);", "    __nanosleep(10);\n    if (i < n) one_element<Mode, T>(a, i);")
+    line = "    if (i < n) one_element<Mode, T>(a, i);"
+    edit(source, line, f"    __nanosleep(10);\n{line}")
     line = next(i for i, text in enumerate(source.read_text().splitlines(), 1) if "__nanosleep" in text)
     with pytest.raises(RuntimeError, match=rf"gelu.cu:{line}.*__nanosleep"):
         labkit.load("gelu", version=1)

@@ -8,42 +8,25 @@ import torch
 from edited_kernels import edited
 
 import labkit
-from labkit.checking import CheckFailed
+from labkit import REPOSITORY, Shipped, build, killing, properties
+from labkit.killing import Survived
+from labkit.verdict import CHECKS, CheckFailed
 
+OF_VECTORS = "{\n        const int64_t i = first + j * THREADS;\n"
 REST = "rest_after_vectors<Mode, T>(a, n);\n}"
-# name: (version, file, what stands there, what the mutant has instead, mode, what the failure says). Those that store
-# out of bounds spare n = 1, the first launch that `load` makes, where nothing guards the memory.
+# name: (version, file, what stands there, what the mutant has instead, mode, the check that finds it). Lab 07 has more of them.
 MUTANTS = {
-    "stores nothing": (4, "gelu/gelu.cu", "store_vec(a.out[k] + at, out[k]);", ";", "forward", "elements are wrong"),
-    "does the first half": (4, "gelu/gelu.cu", "if (i < vectors) {", "if (i < vectors / 2) {", "forward",
-                            "elements are wrong"),
-    "drops the second vector": (5, "gelu/gelu.cu", "for (int j = 0; j < VECTORS; ++j) {\n        const int64_t i = first + j * THREADS;\n",
-                                "for (int j = 0; j < 1; ++j) {\n        const int64_t i = first + j * THREADS;\n", "forward",
-                                "elements are wrong"),
-    "skips the tail": (4, "gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", "forward",
-                       "elements are wrong"),
-    "stores one past the end": (4, "gelu/gelu.cu", "threadIdx.x < rest)", "threadIdx.x < rest + (n > 1))", "forward",
-                                "wrote outside of y"),
+    "drops the second vector": (5, "gelu/gelu.cu", f"j < VECTORS; ++j) {OF_VECTORS}", f"j < 1; ++j) {OF_VECTORS}", "forward",
+                                "unwritten"),
     "stores before the start": (4, "gelu/gelu.cu", REST, REST[:-1] + "    if (n > 1 && i == 0) a.out[0][-1] = a.out[0][0];\n}",
-                                "forward", "wrote outside of y"),
-    "changes its input": (4, "gelu/gelu.cu", REST, REST[:-1] + "    if (i == 1) const_cast<T*>(a.in[0])[0] = a.out[0][0];\n}",
-                          "forward", "changed its input x"),
-    "looks at one pointer's alignment": (4, "gelu/gelu.cu", "    for (const T* p : a.out) aligned = aligned && is_vec_aligned(p);", "",
-                                         "forward", "assert"),
-    "erf for tanh": (4, "gelu/gelu.cu", "return tanhf(z);", "return erff(z / 1.1283791671f);", "forward",
-                     "elements are wrong"),
-    "a tanh that is off by a hundredth": (6, "gelu/gelu.cu", "return approx_tanh(z);", "return approx_tanh(1.01f * z);", "forward",
-                                          "elements are wrong"),
-    "wrong gradient scale": (4, "gelu/gelu.cu", "(1 + F(3 * B) * u)", "(1 + F(B) * u)", "backward", "elements are wrong"),
-    "swaps its outputs": (7, "gelu/gelu.cu", "eval<T>(in[0], out[0], out[1]);", "eval<T>(in[0], out[1], out[0]);",
-                          "forward_derivative", "elements are wrong"),
-    "forgets the gradient": (7, "gelu/gelu.cu", "out[0] = in[0] * in[1];", "out[0] = in[1];", "backward_saved", "elements are wrong"),
+                                "forward", "outside"),
+    "a tanh that is off by a hundredth": (6, "gelu/gelu.cu", "return approx_tanh(z);", "return approx_tanh(1.01f * z);",
+                                          "forward", "values"),
+    "forgets the gradient": (7, "gelu/gelu.cu", "out[0] = in[0] * in[1];", "out[0] = in[1];", "backward_saved", "values"),
     "squares in half precision": (4, "gelu/gelu.cu", "const F u = x * x;",
-                                  "const F u = F(__half2float(__float2half_rn(float(x * x))));", "forward", "elements are wrong"),
-    "ignores strides": (4, "include/torch_op.h", "    if (is_dense(t)) return t;\n    return copy_in_order_of(t, t);",
-                        "    return t;", "forward", "strides|elements are wrong"),
+                                  "const F u = F(__half2float(__float2half_rn(float(x * x))));", "forward", "values"),
     "ignores the gradient's layout": (4, "include/torch_op.h", "if (is_dense(t) && same_order(t, like)) return t;",
-                                      "if (t.numel() >= 0) return t;", "backward", "strides|elements are wrong"),
+                                      "if (t.numel() >= 0) return t;", "backward", "launch"),
 }
 
 
@@ -51,14 +34,16 @@ MUTANTS = {
 def on_the_cpu(monkeypatch):
     """On a GPU a mutant that faults would poison this process's CUDA context, and every test after it."""
     monkeypatch.setenv("LABKIT_BACKEND", "host")
+    monkeypatch.syspath_prepend(str(REPOSITORY / "labs"))
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_rejected(name, tmp_path, monkeypatch):
-    version, file, there, instead, mode, says = MUTANTS[name]
+    version, file, there, instead, mode, by = MUTANTS[name]
     gelu = edited(tmp_path, monkeypatch, "gelu", version, file, there, instead)
-    with pytest.raises((CheckFailed, RuntimeError), match=says):
+    with pytest.raises(CheckFailed) as failed:
         labkit.check(gelu, modes=[mode])
+    assert failed.value.check == by
 
 
 def test_the_original_passes_from_the_same_place(tmp_path, monkeypatch):
@@ -94,7 +79,14 @@ def stub(forward, allowed=(0.0, 0.0)):
                                  ops=types.SimpleNamespace(forward=forward, forward_out=forward_out))
 
 
-def test_an_output_of_another_shape_has_to_be_contiguous():
+def cases_alone(monkeypatch):
+    """For a stub, which is no library and not registered."""
+    monkeypatch.setattr(properties, "check", lambda *arguments: None)
+    monkeypatch.setattr(properties, "check_registration", lambda *arguments: None)
+
+
+def test_an_output_of_another_shape_has_to_be_contiguous(monkeypatch):
+    cases_alone(monkeypatch)
     labkit.check(stub(lambda x, version: x.t().contiguous()))
     with pytest.raises(CheckFailed, match=r"y has strides \(1, 5\), torch.empty_like gives \(3, 1\)"):
         labkit.check(stub(lambda x, version: x.t()))
@@ -102,7 +94,9 @@ def test_an_output_of_another_shape_has_to_be_contiguous():
         labkit.check(stub(lambda x, version: x.clone()))
 
 
-def test_where_nothing_is_allowed_one_ulp_is_too_much():
+def test_where_nothing_is_allowed_one_ulp_is_too_much(monkeypatch):
+    cases_alone(monkeypatch)
+
     def next_number(x, version):
         return torch.nextafter(x.t().contiguous(), torch.tensor(torch.inf))
 
@@ -112,3 +106,39 @@ def test_where_nothing_is_allowed_one_ulp_is_too_much():
     # x has no element that goes with one of y, so none is shown.
     assert "15 of 15 elements are wrong" in message and "at [0, 0]: got " in message and "allowed error 0" in message
     assert labkit.check(stub(next_number, allowed=(1.0, 0.0)))[1]["forward"].share == 1.0
+
+
+def test_every_check_has_a_fault_that_it_finds_and_every_fault_a_check():
+    import faults
+
+    assert len(faults.SHIPPED) >= 15
+    assert {fault.found_by for fault in faults.SHIPPED.values()} == set(CHECKS)
+
+
+def test_a_fault_is_found_by_the_check_that_is_named_or_survives(session, capsys):
+    import faults
+
+    found = {what: faults.SHIPPED[what] for what in ("hides NaN", "names no stream")}
+    rows = labkit.kills("kills", found, "Two faults", times=1)
+    assert [(row["one allclose"], row["found by"], row["and by"]) for row in rows] == [
+        ("passes", "special", ""), ("passes", "stream", "")]
+    tables = session().tables
+    assert set(tables) == {"kills", "kills_words", "kills_checks"}
+    alone = {row["check"]: (row["finds"], row["alone"]) for row in tables["kills_checks"]["rows"]}
+    assert alone["special"] == alone["stream"] == (1, 1) and alone["values"] == (0, 0)
+    assert "should be NaN" in tables["kills_words"]["rows"][0]["in words"]
+    assert "2 of 2 faults found; the kernels as they are pass 1 times of 1" in capsys.readouterr().out
+    with pytest.raises(Survived, match="'hides NaN' is not found by 'values'; found by special"):
+        labkit.kills("kills", {"hides NaN": dataclasses.replace(found["hides NaN"], found_by="values")}, "One", times=1)
+    with pytest.raises(ValueError, match="'hides NaN' is to be found by 'luck'; there are launch, unwritten"):
+        labkit.kills("kills", {"hides NaN": dataclasses.replace(found["hides NaN"], found_by="luck")}, "One", times=1)
+
+
+def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(session):
+    harmless = Shipped("gelu", 1, "blocks_for(n, THREADS);", "blocks_for(n, THREADS) + 1;", "values")
+    with pytest.raises(Survived, match="'one block more' is not found by 'values'; found by none"):
+        labkit.kills("kills", {"one block more": harmless}, "Harmless", times=1)
+    with pytest.raises(build.BuildError, match="to 'no_function.a, i.;': .*no_function"):
+        killing.judged(dataclasses.replace(harmless, old="one_element<Mode, T>(a, i);", new="no_function(a, i);"), "host", 1)
+    ends = killing.judged(Shipped("gelu", 1, "one_element<Mode, T>(a, i);", "__builtin_trap();", "launch"), "host", 1)
+    assert ends == {"faults": {"launch": "it ended the process (-4)"}, "one allclose": False}

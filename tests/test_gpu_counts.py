@@ -10,7 +10,8 @@ import labkit
 from labkit import gpu_counts, profiling, report, results
 from labkit.gpu_counts import Case
 
-CASES = [Case("copy", 2, (4096,)), Case("transpose", 3, (96, 64)), Case("copy", 1, (999,), "bfloat16", offset=1, note="shifted")]
+CASES = [Case("copy", 2, (4096,)), Case("transpose", 3, (96, 64)),
+         Case("copy", 1, (999,), "bfloat16", offset=1, note="shifted")]
 
 
 def counted(case, **wrong):
@@ -32,7 +33,8 @@ def gpu(tmp_path, monkeypatch):
 
 
 def test_one_number_where_they_agree_and_both_where_not(gpu, monkeypatch):
-    monkeypatch.setattr(gpu_counts, "count", lambda metrics, cases: [counted(cases[0]), counted(cases[1], load_sectors=5, bank_conflicts=2),
+    monkeypatch.setattr(gpu_counts, "count", lambda metrics, cases: [counted(cases[0]),
+                                                                     counted(cases[1], load_sectors=5, bank_conflicts=2),
                                                              counted(cases[2])])
     summary = labkit.agreement("agreement", CASES, "Trace and GPU")
     assert {row["count"]: (row["the same in"], row["of"]) for row in summary} == {

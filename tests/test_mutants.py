@@ -7,7 +7,7 @@ import torch
 
 import labkit
 from labkit import Fault
-from labkit.checking import CheckFailed
+from labkit.verdict import CheckFailed
 from labkit.operator import source_path
 
 BARRIER = "    __syncthreads();\n"
@@ -18,7 +18,7 @@ def test_a_mutant_is_a_copy_and_the_kernel_stays(session):
     broken = labkit.mutant("copy", 1, "if (i < n)", "if (i < n - 1)")
     assert source_path("copy").read_bytes() == before
     assert list(broken.versions) == [1] and broken.source != source_path("copy")
-    with pytest.raises(CheckFailed, match="copy v1 forward.*wrong"):
+    with pytest.raises(CheckFailed, match="copy v1 forward.*not written"):
         labkit.check(broken)
     labkit.check(labkit.load("copy", version=1, backend="host"))
     assert torch.equal(broken.ops.forward(torch.ones(4), 1)[:3], torch.ones(3))

@@ -63,7 +63,8 @@ def test_requirements_name_what_the_set_up_and_the_book_rest_on():
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_make_runs_the_command_of_the_same_name(name):
     shown = subprocess.run(["make", "-n", name, "PYTHON=some python"], cwd=REPOSITORY, capture_output=True, text=True,
-                           env={key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "ARGS"})
+                           env={key: value for key, value in os.environ.items()
+                                if not key.startswith("MAKE") and key != "ARGS"})
     assert shown.stdout.split() == ["some", "python", "-m", "labkit", name], shown.stderr
     assert command_line._parse([name])[0].command == name
 
@@ -90,10 +91,19 @@ def test_ci_runs_the_labs_the_book_and_last_the_tests():
     script = REPOSITORY / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     lines = [line for line in script.read_text().splitlines() if line.startswith("make ")]
-    assert lines == ["make setup", 'make labs ARGS="--jobs 2"', "make book", "make test"] and "set -euo pipefail" in script.read_text()
+    assert lines == ["make setup", 'make labs ARGS="--jobs 2"', "make book", "make test"]
+    assert "set -euo pipefail" in script.read_text()
 
 
 def test_no_name_of_labkit_is_also_a_module_of_it():
     """Whoever imported the module first would find that under the name, and not the function."""
     modules = {path.stem for path in (REPOSITORY / "labkit").glob("*.py")}
     assert not modules & set(labkit.__all__)
+
+
+def test_lines_of_code_are_at_most_128_columns_long():
+    endings = {".py", ".cu", ".cuh", ".cpp", ".h"}
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split("\n")
+    long = [f"{name}:{number}" for name in listed if Path(name).suffix in endings and (REPOSITORY / name).exists()
+            for number, line in enumerate((REPOSITORY / name).read_text(encoding="utf-8").splitlines(), 1) if len(line) > 128]
+    assert long == []

@@ -6,7 +6,7 @@ import torch
 
 import labkit
 from labkit import summing
-from labkit.checking import CheckFailed
+from labkit.verdict import CheckFailed
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 import torch
+from filelock import FileLock
 from packaging.utils import parse_wheel_filename
 
 import labkit
@@ -25,10 +26,14 @@ def target():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A wheel for one architecture and its PTX."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "BUILD_ROOT", tmp_path_factory.mktemp("wheels"))
-        return wheels.wheel("gelu", arch=f"{target()}+PTX")
+    """A wheel for one architecture and its PTX, one for all workers of pytest-xdist."""
+    place = tmp_path_factory.getbasetemp()
+    place = (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "built"
+    place.mkdir(exist_ok=True)
+    with FileLock(place / "lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "BUILD_ROOT", place)
+        made = list(wheels.folder().glob("*.whl"))
+        return made[0] if made else wheels.wheel("gelu", arch=f"{target()}+PTX")
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +245,8 @@ def test_a_driver_older_than_the_toolkit_is_told(package):
     toolkit = machine.nvcc_version()
     done = imported(package, before=pretend_gpu(9, 0, driver=int(toolkit.split(".")[0]) - 1))
     assert done.stderr.splitlines()[-1].startswith(
-        f"ImportError: gelu_op was built with CUDA {toolkit}, and this driver is for CUDA {int(toolkit.split('.')[0]) - 1}. Update")
+        f"ImportError: gelu_op was built with CUDA {toolkit}, and this driver is for CUDA "
+        f"{int(toolkit.split('.')[0]) - 1}. Update")
 
 
 @pytest.mark.gpu

@@ -18,8 +18,15 @@ inline constinit thread_local Config config{{}, {}, 0, false};
 inline constinit thread_local KernelInfo** probe = nullptr;  // see cudaFuncSetAttribute
 
 // The first half of a launch; the second is the call of the kernel, whose body hands itself to run().
-inline void configure(dim3 grid, dim3 block = 1, size_t dynamic_shared = 0, cudaStream_t = nullptr) {
+inline void configure(dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t) {
     config = {grid, block, dynamic_shared, true};
+}
+
+// A launch that names no stream: under PyTorch that is a fault, which labkit's `check` looks for.
+inline constinit unsigned long long launches_without_a_stream = 0;
+inline void configure(dim3 grid, dim3 block = 1, size_t dynamic_shared = 0) {
+    __atomic_fetch_add(&launches_without_a_stream, 1ull, __ATOMIC_RELAXED);
+    configure(grid, block, dynamic_shared, nullptr);
 }
 
 inline cudaError_t check(const KernelInfo& kernel, const Config& c) {
@@ -187,6 +194,10 @@ extern "C" inline void cuda_host_assert_fail(const char* expression, const char*
     ::cuda_host::assertion_failed(expression, file, line);
 }
 #endif
+
+extern "C" __attribute__((used, visibility("default"))) inline unsigned long long cuda_host_launches_without_a_stream() {
+    return __atomic_load_n(&::cuda_host::launches_without_a_stream, __ATOMIC_RELAXED);
+}
 
 #define threadIdx (static_cast<const uint3&>(::cuda_host::here.thread))
 #define blockIdx (static_cast<const uint3&>(::cuda_host::here.block))

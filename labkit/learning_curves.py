@@ -1,0 +1,49 @@
+"""`learning`: the loss of one small model with each of several variants of an activation, step by step."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+from labkit import results
+from labkit.report import here, keep
+from labkit.share import Activation, Step
+
+LAST = 10  # steps over which the final loss is averaged
+
+
+def learning(name: str, variants: dict[str, Activation], make_step: Callable[[], Step], title: str,
+             steps: int = 100) -> list[dict]:
+    """Trains a model with each variant from the same weights on the same batches; shows and keeps table and curves.
+
+    name: what the table is called in results/; <name>_curves is the loss over the steps. variants: {label: function of one
+    tensor}; the first is what the others are compared with. make_step: called without arguments for each variant; returns a
+    function of an activation that runs one training step, and always begins with the same weights. title: what is
+    trained. steps: how many, at least 10.
+
+    Returns a row a variant: the mean loss of the last 10 steps, its difference from the first variant's in per cent, and the
+    largest such difference at any step. None where a loss was NaN or infinite. It judges nothing: `trains_alike` does.
+    """
+    if steps < LAST:
+        raise ValueError(f"learning: steps is {steps}; it takes at least {LAST}")
+    losses = {}
+    for label, activation in variants.items():
+        step = make_step()
+        losses[label] = [step(activation).item() for _ in range(steps)]
+    first = next(iter(losses.values()))
+    rows = [{"variant": label, **_compared(found, first)} for label, found in losses.items()]
+    series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found] for label, found in losses.items()}
+    curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(steps))}, "y": {"label": "loss"},
+             "series": series}
+    results.note("measured", title, f"{len(rows)} variants, {steps} steps")
+    keep({name: results.table_of(title, rows), f"{name}_curves": curve}, f"On {here()}")
+    return rows
+
+
+def _compared(found: list[float], first: list[float]) -> dict:
+    columns = "final loss", "difference, %", "largest at a step, %"
+    if not all(map(math.isfinite, found)):
+        return dict.fromkeys(columns)
+    final, expected = (sum(losses[-LAST:]) / LAST for losses in (found, first))
+    worst = max(abs(loss - right) / right for loss, right in zip(found, first))
+    return dict(zip(columns, (round(final, 4), round(100 * (final / expected - 1), 3), round(100 * worst, 3))))

@@ -1,0 +1,204 @@
+"""What `check` looks at beside the cases: large inputs and NaN, repeated calls, order, streams, gradients, registration."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch.autograd.gradcheck import GradcheckError
+
+from labkit.cases import bits, draw_inputs, draw_special, new_memory_is_nan, usual_shape
+from labkit.launching import Launch, launch_of
+from labkit.operator import Operator
+from labkit.ordering import differences
+from labkit.verdict import Verdict, called
+
+SEEDS = 3  # shuffled orders on the CPU
+REPEATS = 20  # of a launch on a GPU
+ELEMENTS = 1 << 20  # of that launch: thousands of blocks
+SLOW = 2_000_000  # clocks for which a stream is kept busy: about a millisecond
+
+
+def check(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype], seed: int, verdict: Verdict) -> None:
+    """Looks at one version; tells the verdict of each fault."""
+    dtype = _usual_dtype(dtypes)
+    for mode in modes:
+        where = f"{operator.name} v{version} {mode}"
+        with verdict.of_a_call(where):
+            for each in dtypes:
+                _special(operator, version, mode, each, seed, verdict)
+            _again(operator, version, mode, dtype, verdict)
+            if operator.device.type == "cuda":
+                _repeats(_launch(operator, version, mode, dtype, ELEMENTS), verdict)
+                _late_input(_launch(operator, version, mode, dtype, ELEMENTS), verdict)
+            else:
+                launch = _launch(operator, version, mode, dtype)
+                _names_its_stream(launch, verdict)
+                for difference in called(differences, launch, SEEDS)[:1]:
+                    verdict.fault("order", f"{where}: {difference}")
+    where = f"{operator.name} v{version}"
+    with verdict.of_a_call(where):
+        _function_again(operator, version, dtype, verdict)
+        if torch.float64 in dtypes:
+            _gradients(operator, version, verdict)
+
+
+def check_registration(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype], verdict: Verdict) -> None:
+    """Holds what an operator says of itself (schema, shapes, autograd) against what it does, by torch.library.opcheck."""
+    reference = operator.reference
+    turned = any(case.get("layout") == "transposed" for case in reference.CASES)
+    for mode in modes:
+        names, outputs, function = reference.MODES[mode]
+        for transposed in (False, True)[:1 + turned]:
+            inputs = [torch.randn((7, 5) if transposed else (5, 7), dtype=_usual_dtype(dtypes), device=operator.device)
+                      for _ in names]
+            inputs = [t.t() if transposed else t for t in inputs]
+            made = _tuple(called(getattr(operator.ops, mode), *inputs, version))
+            into = (*inputs, *map(torch.empty_like, made), version)
+            tracked = (*(t.detach().requires_grad_(bool(reference.DIFFERENTIABLE)) for t in inputs), version)
+            for name, arguments in ((mode, tracked), (f"{mode}_out", into)):
+                try:
+                    torch.library.opcheck(getattr(operator.ops, name).default, arguments)
+                except Exception as error:  # of several kinds, all of them findings
+                    said = next(line for line in f"{error}".splitlines() if line.strip())
+                    verdict.fault("registration", f"{operator.name} {name}, {'transposed' if transposed else 'contiguous'}: "
+                                                  f"{said}")
+
+
+def _usual_dtype(dtypes: list[torch.dtype]) -> torch.dtype:
+    return torch.float32 if torch.float32 in dtypes else dtypes[0]
+
+
+def _launch(operator: Operator, version: int, mode: str, dtype: torch.dtype, elements: int | None = None) -> Launch:
+    shape = usual_shape(operator.reference)
+    if elements:
+        shape = (elements,) if len(shape) == 1 else (1000, elements // 1000)
+    return launch_of(operator, mode, version,
+                     draw_inputs(operator.reference, mode, dtype, operator.device, {"shape": shape}, seed=0))
+
+
+# -- numbers ------------------------------------------------------------------------------------------------
+
+def _special(operator: Operator, version: int, mode: str, dtype: torch.dtype, seed: int, verdict: Verdict) -> None:
+    names, out_names, function = operator.reference.MODES[mode]
+    inputs = draw_special(operator.reference, mode, dtype, operator.device, seed)
+    returned = called(getattr(operator.ops, mode), *inputs, version)
+    for name, got, exact in zip(out_names, _tuple(returned), function(*(t.double() for t in inputs)), strict=True):
+        small = exact.abs() < 0.99 * torch.finfo(dtype).max  # beyond, a rounding may make it infinite
+        for wrong, what in ((small & ~got.isfinite(), "should be finite"), (exact.isnan() & ~got.isnan(), "should be NaN")):
+            if wrong.any():
+                at = tuple(wrong.nonzero()[0].tolist())
+                given = ", ".join(f"{label} = {t[at].item():.9g}" for label, t in zip(names, inputs) if t.shape == got.shape)
+                verdict.fault("special", f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}: "
+                                         f"{int(wrong.sum())} elements of {name} {what}; the first at {list(at)}"
+                                         f"{': ' + given if given else ''} is {got[at].item():.9g}")
+
+
+# -- calls one after another --------------------------------------------------------------------------------
+
+def _again(operator: Operator, version: int, mode: str, dtype: torch.dtype, verdict: Verdict) -> None:
+    """The same memory with other numbers in it, and the result of a call after the next one."""
+    where = f"{operator.name} v{version} {mode}"
+    shape = {"shape": usual_shape(operator.reference)}
+    first, second = (draw_inputs(operator.reference, mode, dtype, operator.device, shape, seed) for seed in (1, 2))
+    call = getattr(operator.ops, mode)
+    early = _tuple(called(call, *first, version))
+    copies = [t.clone() for t in early]
+    expected = [t.clone() for t in _tuple(called(call, *second, version))]
+    if any(not torch.equal(bits(t), bits(copy)) for t, copy in zip(early, copies)):
+        verdict.fault("again", f"{where}: a later call changed the result of an earlier one")
+    into = [torch.empty_like(t) for t in early]
+    write = getattr(operator.ops, f"{mode}_out")
+    called(write, *first, *into, version)
+    for t, other in zip(first, second):
+        t.copy_(other)
+    called(write, *first, *into, version)
+    if any(not torch.equal(bits(t), bits(want)) for t, want in zip(into, expected)):
+        verdict.fault("again", f"{where}: the same memory with other numbers in it gives another result than new memory")
+
+
+def _function_again(operator: Operator, version: int, dtype: torch.dtype, verdict: Verdict) -> None:
+    """The function that models call, twice on one tensor whose numbers change, as a parameter's do."""
+    mode = next(iter(operator.reference.MODES))
+    shape = {"shape": usual_shape(operator.reference)}
+    x, other = (draw_inputs(operator.reference, mode, dtype, operator.device, shape, seed)[-1] for seed in (1, 2))
+
+    def function(t: torch.Tensor) -> torch.Tensor:
+        return operator(t, version=version)
+
+    early = called(function, x)
+    kept = early.clone()
+    x.copy_(other)
+    late = called(function, x)
+    if not torch.equal(bits(early), bits(kept)):
+        verdict.fault("again", f"{operator.name} v{version}: a later call of the function changed the result of an earlier one")
+    if not torch.equal(bits(late), bits(called(function, other))):
+        verdict.fault("again", f"{operator.name} v{version}: the function gives an old result for a tensor with new numbers in it")
+
+
+def _tuple(returned: Any) -> tuple:
+    return (returned,) if torch.is_tensor(returned) else tuple(returned)
+
+
+# -- order and streams --------------------------------------------------------------------------------------
+
+def _repeats(launch: Launch, verdict: Verdict) -> None:
+    expected = _outputs(launch, launch.inputs)
+    for turn in range(REPEATS):
+        for name, got, want in zip(launch.output_names, _outputs(launch, launch.inputs), expected, strict=True):
+            differ = bits(got) != bits(want)
+            if differ.any():
+                verdict.fault("order", f"{launch.title}: {int(differ.sum())} elements of {name} are other bits in repetition "
+                                       f"{turn + 1} than at first")
+
+
+def _late_input(launch: Launch, verdict: Verdict) -> None:
+    """On a side stream, behind work that is still to fill the input."""
+    expected = _outputs(launch, launch.inputs)
+    late, outputs = [torch.zeros_like(t) for t in launch.inputs], launch.new_outputs()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(SLOW)
+        for t, value in zip(late, launch.inputs):
+            t.copy_(value)
+        called(launch, late, outputs)
+    torch.cuda.synchronize()
+    if any(not torch.equal(bits(got), bits(want)) for got, want in zip(outputs, expected)):
+        verdict.fault("stream", f"{launch.title}: on a side stream it did not wait for the work before it there; launch on "
+                                "torch's current stream")
+
+
+def _names_its_stream(launch: Launch, verdict: Verdict) -> None:
+    count = ctypes.CDLL(str(launch.operator.library)).cuda_host_launches_without_a_stream
+    count.restype = ctypes.c_ulonglong
+    before = count()
+    called(launch, launch.inputs, launch.new_outputs())
+    if count() != before:
+        verdict.fault("stream", f"{launch.title}: a launch names no stream; on a GPU it would run on the default one, whatever "
+                                "stream torch is in. Name it: <<<grid, block, shared, stream>>>")
+
+
+def _outputs(launch: Launch, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    outputs = launch.new_outputs()
+    called(launch, inputs, outputs)
+    return outputs
+
+
+# -- gradients ----------------------------------------------------------------------------------------------
+
+def _gradients(operator: Operator, version: int, verdict: Verdict) -> None:
+    """The function's own gradients, as autograd sees them, against finite differences in float64."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 5, generator=generator, dtype=torch.float64).mul_(1.5).to(operator.device).requires_grad_()
+    for options, orders in operator.reference.DIFFERENTIABLE:
+        def function(x, options=options):
+            return operator(x, version=version, **options)
+
+        try:
+            with new_memory_is_nan():
+                torch.autograd.gradcheck(function, x)
+                if orders == 2:
+                    torch.autograd.gradgradcheck(function, x)
+        except GradcheckError as error:
+            verdict.fault("gradient", f"{operator.name} v{version}, {options}: {error}")

@@ -1,0 +1,109 @@
+"""Faults that people ship in custom operators, each as a change of one place in an operator of this book.
+
+`labkit.kills` plants them one by one. The last word of each is the check that has to find it, by its name in
+labkit.verdict.CHECKS; others may find it too.
+"""
+
+from labkit import Shipped, mutant
+from labkit.operator import Operator
+
+_FORWARD = """static Tensor forward(Tensor x, int64_t version) {
+    torch_op::check_device("gelu", x, "x");
+    const Tensor dense = torch_op::dense(x);
+    const Tensor y = torch::stable::empty_like(dense);
+    forward_out(dense, y, version);
+    return y;
+}"""
+# The same without the checks of forward_out, which would refuse what these faults do.
+_BARE = """static Tensor forward(Tensor x, int64_t version) {{
+    const void* in = {source}.data_ptr();
+    const Tensor y = torch::stable::empty_like(x);
+    const Launch launch(x);
+    const Element element = torch_op::element_of("gelu", x, "x");
+    launch.check("gelu", gelu_forward(element, version, in, y.data_ptr(), x.numel(), launch.stream()));
+    return y;
+}}"""
+
+SHIPPED = {
+    # The kernel
+    "writes nothing": Shipped(
+        "gelu", 4, "store_vec(a.out[k] + at, out[k]);", ";", "unwritten"),
+    "writes zeros": Shipped(
+        "gelu", 1, "one_element<Mode, T>(a, i);", "a.out[0][i] = to_element<T>(compute_t<T>(0));", "values"),
+    "does the first half": Shipped(
+        "gelu", 4, "if (i < vectors) {", "if (i < vectors / 2) {", "unwritten"),
+    "leaves out the tail": Shipped(
+        "gelu", 4, "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", "unwritten", file="gelu/gelu.cu"),
+    "writes one past the end": Shipped(
+        "gelu", 4, "threadIdx.x < rest)", "threadIdx.x < rest + (n > 1))", "outside", file="gelu/gelu.cu"),
+    "writes to its input": Shipped(
+        "gelu", 1, "if (i < n) one_element<Mode, T>(a, i);",
+        "if (i < n) one_element<Mode, T>(a, i);\n    if (i == 0) const_cast<T*>(a.in[0])[0] = a.out[0][0];", "inputs"),
+    "looks at one pointer's alignment": Shipped(
+        "gelu", 4, "    for (const T* p : a.out) aligned = aligned && is_vec_aligned(p);\n", "", "launch", file="gelu/gelu.cu"),
+    "two outputs swapped": Shipped(
+        "gelu", 7, "eval<T>(in[0], out[0], out[1]);", "eval<T>(in[0], out[1], out[0]);", "values", file="gelu/gelu.cu"),
+    # The mathematics
+    "erf for tanh": Shipped(
+        "gelu", 1, "return tanhf(z);", "return erff(z / 1.1283791671f);", "values", file="gelu/gelu.cu"),
+    "a factor of the gradient wrong": Shipped(
+        "gelu", 1, "(1 + F(3 * B) * u)", "(1 + F(B) * u)", "values", file="gelu/gelu.cu"),
+    "overflows for large inputs": Shipped(
+        "gelu", 1, "return tanhf(z);", "const float e = expf(2 * z);\n        return (e - 1) / (e + 1);",
+        "special", file="gelu/gelu.cu"),
+    "hides NaN": Shipped(
+        "gelu", 7, "y = fmaxf(x, -16.0f) * s;", "y = fmaxf(x, -16.0f) * (s == s ? s : 0.0f);", "special"),
+    "adds in the element's type": Shipped(
+        "row_sum", 3, "part[t] = sum_of_thread(x, cols);", """T sum = to_element<T>(0);
+    for (int64_t c = t; c < cols; c += THREADS) sum = to_element<T>(to_compute(sum) + to_compute(x[blockIdx.x * cols + c]));
+    part[t] = to_compute(sum);""", "values"),
+    # Threads, streams, memory
+    "a barrier left out": Shipped(
+        "transpose", 3, "    __syncthreads();\n", "", "values"),
+    "adds in the order of arrival": Shipped(
+        "row_sum", 3, "    part[t] = sum_of_thread(x, cols);\n", """    part[t] = 0;
+    __syncthreads();
+    atomicAdd(&part[0], sum_of_thread(x, cols));
+""", "order"),
+    "names no stream": Shipped(
+        "gelu", 1, "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>", "stream"),
+    "frees its input's copy too early": Shipped(  # the copy of `dense` is gone before y is made
+        "gelu", 1, _FORWARD, _BARE.format(source="torch_op::dense(x)"), "values", file="gelu/binding.cpp"),
+    "ignores strides": Shipped(
+        "gelu", 1, _FORWARD, _BARE.format(source="x"), "values", file="gelu/binding.cpp"),
+    "returns rows for columns": Shipped(
+        "gelu", 1, _FORWARD.partition("\n")[2].partition("\n")[2].partition("(dense, y")[0],
+        """    std::vector<int64_t> sizes;
+    for (int64_t d = 0; d < x.dim(); ++d) sizes.push_back(x.size(d));
+    const Tensor dense = torch::stable::new_empty(x, sizes);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(dense.get(), x.get(), /*non_blocking=*/false));
+    const Tensor y = torch::stable::empty_like(dense);
+    forward_out""", "layout", file="gelu/binding.cpp"),
+    "keeps its output for the next call": Shipped(
+        "gelu", 1, _FORWARD, _FORWARD.replace("const Tensor y = torch::stable::empty_like(dense);", """static Tensor y;
+    if (!y.defined() || torch_op::shape_of(y) != torch_op::shape_of(x) || y.scalar_type() != x.scalar_type() ||
+        !torch_op::same_order(y, dense)) {
+        y = torch::stable::empty_like(dense);
+    }"""), "again", file="gelu/binding.cpp"),
+    # Python
+    "remembers results by address": Shipped(
+        "gelu", 1, "        return forward(x, version)\n", """        if x.requires_grad:
+            return forward(x, version)
+        key = x.data_ptr(), x.shape, x.stride(), x.dtype
+        if key not in gelu.__dict__:
+            gelu.__dict__[key] = forward(x, version)
+        return gelu.__dict__[key]
+""", "again", file="gelu/op.py"),
+    "the second gradient lacks a term": Shipped(
+        "gelu", 1, "(2 * slope + wide * (slope**2 * (1 - 2 * s) + bend))", "(2 * slope + wide * bend)", "gradient",
+        file="gelu/op.py"),
+    "promises another layout": Shipped(
+        "gelu", 1, "register_fake(forward, lambda x, version: torch.empty_like(x))",
+        "register_fake(forward, lambda x, version: x.new_empty(x.shape))", "registration", file="gelu/op.py"),
+}
+
+
+def planted(what: str, backend: str) -> Operator:
+    """The operator with one of SHIPPED in it, built for a backend; only for faults that leave a GPU usable."""
+    fault = SHIPPED[what]
+    return mutant(fault.operator, fault.version, fault.old, fault.new, backend, file=fault.file)
