@@ -28,6 +28,10 @@
     schedules(op)         its result with threads and blocks in other orders
     mutant(name, version, old, new)   an operator with a fault put into one version
     plant(name, {...})    several such faults, and what finds each of them
+    investigate(name, {...})      faults of synchronisation, before every tool and on the GPU, beside the right kernels
+    wrong_results(name, Fault, {...})  how often a faulty kernel gives a wrong result on the GPU
+    shared_accesses(name, {...})  in which order its machine code loads from shared memory and stores there
+    stale_reads(name, {...})  how often work on streams, or the CPU, reads what is not there yet; busy: a slow kernel
     kills(name, {...})    faults that people ship, and which of `check`'s checks finds each
     timing_mistakes(name, op)  ways to time it that mislead, each beside the right one
     against_nvbench(name) the times of `bench` beside those of NVBench
@@ -87,6 +91,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "flags": "flag_effects", "flag_errors": "flag_effects", "flag_times": "flag_effects",
          "half_macros": "half_expressions", "ptxas_words": "ptxas_log", "device_link": "linking", "separate_cost": "linking",
          "default_stream": "null_stream",
+         "investigate": "suspects", "wrong_results": "faulty_launches", "shared_accesses": "shared_order",
+         "stale_reads": "staleness", "busy": "staleness",
          "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

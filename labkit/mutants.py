@@ -22,13 +22,17 @@ from labkit.tracing import trace
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault to plant: `new` instead of `old` in one version of an operator, and the input shape that shows it."""
+    """A fault to plant: `new` instead of `old` in one version of an operator, and the input shape that shows it.
+
+    many: a shape that fills a GPU, for those who count its results there.
+    """
 
     operator: str
     version: int
     old: str
     new: str
     size: tuple[int, ...]
+    many: tuple[int, ...] | None = None
 
 
 def mutant(name: str, version: int, old: str, new: str, backend: str = "host", cuda_flags: Sequence[str] = (),

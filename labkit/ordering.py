@@ -61,11 +61,11 @@ def schedules(operator: Operator | str, version: int | None = None, mode: str | 
 
 def differences(launch: Launch, seeds: int) -> list[Difference]:
     """What comes out differently from forward order, in reverse and in `seeds` shuffles; see `schedules`."""
-    expected = _run(launch, "forward")
+    expected = outputs_in_order(launch, "forward")
     found = []
     for order in ("reverse", *map(str, range(1, seeds + 1))):
         label = order if order == "reverse" else f"shuffle {order}"
-        for name, want, got in zip(launch.output_names, expected, _run(launch, order), strict=True):
+        for name, want, got in zip(launch.output_names, expected, outputs_in_order(launch, order), strict=True):
             differs = (_bytes(want) != _bytes(got)).any(1).view(want.shape)
             if differs.any():
                 index = tuple(differs.nonzero()[0].tolist())
@@ -73,7 +73,11 @@ def differences(launch: Launch, seeds: int) -> list[Difference]:
     return found
 
 
-def _run(launch: Launch, order: str) -> list[torch.Tensor]:
+def outputs_in_order(launch: Launch, order: str) -> list[torch.Tensor]:
+    """The outputs of a launch on the CPU with its blocks and threads in this order: "forward", "reverse" or a seed as text.
+
+    RuntimeError, which names the order, where the launch fails.
+    """
     inputs, outputs = [[guarded(t) for t in tensors] for tensors in (launch.inputs, launch.new_outputs())]
     with environment(**{VARIABLE: order}):
         try:

@@ -84,3 +84,22 @@ def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU) -> list:
             return []
         show(found.table, f"{found.caption()}; not measured on this machine: {why}")
     return []
+
+
+def take_recorded(tables: dict[str, dict], columns: Iterable[str]) -> str:
+    """Fills columns of a GPU, where there is none, from what the session's lab has recorded in rows of the same name.
+
+    tables: records of kind "table", by their names in results/. Returns their caption, which says where both halves come from.
+    """
+    lab = results.session().lab
+    caption = f"The CPU; {NO_GPU}, and nothing of one is recorded"
+    for name, table in tables.items():
+        found = results.recorded(lab, name) if lab else None
+        if found is None:
+            continue
+        caption = f"The CPU; {', '.join(columns)}: {found.caption()}"
+        first = table["columns"][0]
+        known = {row[first]: row for row in found.table["rows"]}
+        for row in table["rows"]:
+            row.update({column: value for column, value in known.get(row[first], {}).items() if column in columns})
+    return caption

@@ -179,8 +179,8 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
 
     Counted for each source line: requests, which are warp instructions; the 32-byte sectors that they touch; bytes that
     some lane asked for against bytes moved; the wavefronts and bank conflicts of shared memory; requests of atomics.
-    Found, with line, threads and address: data races, barriers that not all threads of a block reach, accesses outside the
-    tensors and shared arrays, reads of what nothing wrote, misaligned vectors, writes to inputs, outputs left unwritten.
+    Found, with line, threads and address: data races, barriers that not all threads of a block reach, shuffles that read a
+    lane which takes no part, accesses outside the tensors and shared arrays, reads of what nothing wrote, misaligned vectors, writes to inputs, outputs left unwritten.
 
     The counts follow from the source, the launch and the sizes alone: exact, and the same on every machine. They are those of
     the code that g++ makes. nvcc may keep in a register what g++ loads twice, join neighbouring accesses, unroll loops, and
@@ -189,7 +189,8 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     paths share; lanes that have returned are not waited for.
 
     Not modelled: caches, so sectors are what the L1 is asked for and not what the memory delivers; timing; what fences do.
-    Threads of different blocks, or of one block without a barrier, are ordered by atomics on one address alone. Not seen:
+    Threads of different blocks, or of one block without a barrier, are ordered by atomics on one address alone, which may lie
+    in memory that a launcher allocates. Not seen:
     __device__ variables, memory that a launcher allocates, arrays that spill from registers, __shared__ in headers from
     elsewhere than kernels/, memcpy of a length unknown to the compiler, and an access that strays from one tensor right into
     another. Threads that write different bytes of one element count as a race. Where a launch ends early, as after a wild

@@ -1,4 +1,4 @@
-"""copy, transpose, row_sum and stencil: values on every case, autograd, what they refuse, and that wrong kernels are found.
+"""copy, transpose, row_sum, stencil and fold: values on every case, autograd, what they refuse, and that wrong kernels are found.
 
 Runs on the backend of the machine, but for the wrong kernels, which run on the CPU: on a GPU one that faults would
 poison this process's CUDA context, and every test after it.
@@ -17,8 +17,8 @@ from labkit.verdict import CheckFailed
 from labkit.listing import source
 from labkit.operator import listed_versions, source_path
 
-NAMES = ["copy", "transpose", "row_sum", "stencil"]
-MATRICES = ["transpose", "row_sum", "stencil"]
+NAMES = ["copy", "transpose", "row_sum", "stencil", "fold"]
+MATRICES = ["transpose", "row_sum", "stencil", "fold"]
 
 
 def reference(op, x):
@@ -132,7 +132,7 @@ def test_a_sum_of_16_bit_numbers_is_rounded_once():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_more_elements_than_32_bits_count(name):
-    shape = (65_539, 32_771)
+    shape = (65_539, 32_771) if name != "fold" else (2_147_485, 1000)
     gibibytes = 24 if name == "stencil" else 16  # its reference makes a frame of zeros and two sums
     if torch.cuda.mem_get_info()[0] < gibibytes * 2**30:
         pytest.skip(f"needs {gibibytes} GiB of free GPU memory")
@@ -179,6 +179,7 @@ def test_a_version_that_is_not_there_is_refused(name):
     ("transpose", r"`y` must be contiguous, float32 of shape \[4, 3\].* it is .*x.new_empty\(4, 3\)"),
     ("row_sum", r"`y` must be contiguous, float32 of shape \[3\].* it is .*x.new_empty\(3\)"),
     ("stencil", r"`y` must be contiguous, float32 of shape \[3, 4\].* it is .*x.new_empty\(3, 4\)"),
+    ("fold", r"`y` must be contiguous, float32 of shape \[3, 2\].* it is .*x.new_empty\(3, 2\)"),
     ("copy", "`y` (must be dense|has shape|is float64)")])
 def test_outputs_of_another_kind_are_refused_by_name(name, says):
     op = labkit.load(name)
@@ -195,10 +196,11 @@ def test_outputs_that_share_memory_are_refused(name):
     op = labkit.load(name)
     memory = torch.randn(50, device=op.device)
     x = memory[:25].view(5, 5)
-    y = memory[1:26] if name != "row_sum" else memory[24:29]
+    shape = output_of(op, x).shape
+    y = memory[24:24 + shape.numel()] if shape != x.shape else memory[1:26]
     with pytest.raises(RuntimeError, match="`y` shares memory with `x`"):
-        op.ops.forward_out(x, y.view(output_of(op, x).shape), op.latest)
-    in_place = x if name != "row_sum" else x[0]
+        op.ops.forward_out(x, y.view(shape), op.latest)
+    in_place = memory[:shape.numel()].view(shape)
     if name == "copy":  # there each thread reads what it writes
         before = x.clone()
         op.ops.forward_out(x, in_place, op.latest)
@@ -208,10 +210,17 @@ def test_outputs_that_share_memory_are_refused(name):
             op.ops.forward_out(x, in_place, op.latest)
 
 
-def test_more_rows_than_a_grid_has_blocks_are_refused():
-    row_sum = labkit.load("row_sum")
-    with pytest.raises(RuntimeError, match="row_sum: `x` has 2147483648 rows; a grid has 2147483647 blocks"):
-        row_sum(torch.empty(2**31, 0, device=row_sum.device))
+@pytest.mark.parametrize("name", ["row_sum", "fold"])
+def test_more_rows_than_a_grid_has_blocks_are_refused(name):
+    op = labkit.load(name)
+    with pytest.raises(RuntimeError, match=f"{name}: `x` has 2147483648 rows; a grid has 2147483647 blocks"):
+        op(torch.empty(2**31, 0, device=op.device))
+
+
+def test_more_columns_than_a_block_has_threads_are_refused():
+    fold = labkit.load("fold")
+    with pytest.raises(RuntimeError, match="fold: `x` has 1025 columns; a block has 1024 threads"):
+        fold(torch.empty(2, 1025, device=fold.device))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,8 @@ from labkit.operator import kernels, listed_versions, python_part, source_path
 
 # Sizes with tails, in float32 and in a 16-bit type: one that fills blocks only partly, one with several blocks.
 SIZES = {"gelu": [(1003,), (8195,)], "copy": [(1003,), (8195,)], "transpose": [(33, 70), (100, 31)],
-         "row_sum": [(3, 33), (2, 1000)], "geometry": [(1003,), (8195,)], "stencil": [(33, 70), (100, 31)]}
+         "row_sum": [(3, 33), (2, 1000)], "geometry": [(1003,), (8195,)], "stencil": [(33, 70), (100, 31)],
+         "fold": [(3, 33), (9, 70)], "total": [(3, 33), (5, 1000)]}
 NAMES = sorted(path.parent.name for path in kernels().glob("*/*.cu") if path.stem == path.parent.name)
 
 
@@ -21,7 +22,7 @@ def test_traces_clean(name):
     for version in listed_versions(source_path(name).read_text()):
         for mode in python_part(name, "reference").MODES:
             for size in SIZES[name]:
-                for dtype in (torch.float32, torch.bfloat16):
+                for dtype in {torch.float32, torch.bfloat16} & set(python_part(name, "reference").DTYPES):
                     found = labkit.trace(name, version, mode, size=size, dtype=dtype, show=False)
                     assert found.findings == [], (found.title, found.findings)
                     assert found.total("writes").lanes > 0

@@ -17,7 +17,7 @@ def marked(name):
 
 # ---- faults ----
 
-EARLY, GAP = "read of what nothing has written yet", "output left unwritten"
+ABSENT, EARLY, GAP = "shuffle from an absent lane", "read of what nothing has written yet", "output left unwritten"
 # name: (kind of finding, elements of y, n, kinds that come with it: a thread that reads too early reads what nothing has
 # written, a store too far on leaves a gap, and threads of one warp race where threads of two do)
 KINDS = {
@@ -32,6 +32,8 @@ KINDS = {
     "writes_input": ("write to an input", 32, 0, set()), "far_away": ("access out of bounds", 32, 0, {GAP}),
     "null_pointer": ("access out of bounds", 32, 0, {GAP}),
     "shuffle_is_no_barrier": ("race in a warp", 32, 0, set()), "half_a_warp_waits": ("race in a warp", 32, 0, {EARLY}),
+    "shuffle_after_return": (ABSENT, 24, 0, set()), "shuffle_beyond_mask": (ABSENT, 32, 0, set()),
+    "shuffle_of_no_thread": (ABSENT, 20, 0, set()),
     "count_is_read_early": ("race", 1, 0, {"race in a warp"}), "last_block": ("race between blocks", 8, 0, set()),
     "ticket_without_barrier": ("race between blocks", 64, 0, set()),
     "ticket_before_store": ("race between blocks", 8, 0, set()),
@@ -89,6 +91,9 @@ def test_its_mended_twin_is_clean(name):
     ("writes_twice", [r"thread \(1,0,0\).*writes y\[0\].*thread \(0,0,0\).*writes it at the same line"]),
     ("beyond_shared", [r"thread \(31,0,0\).*writes 4 bytes at byte 128 of shared array `tile`, which has 128"]),
     ("count_is_read_early", [r"thread \(0,0,0\).*reads .*`count`.*updates it"]),
+    ("shuffle_after_return", [r"thread \(16,0,0\).*reads lane 24 of its warp in __shfl_down_sync, and that lane has ended"]),
+    ("shuffle_beyond_mask", [r"thread \(0,0,0\).*reads lane 16 .*__shfl_xor_sync, and that lane is not in the mask"]),
+    ("shuffle_of_no_thread", [r"reads lane 20 of its warp in __shfl_sync, and that lane does not exist"]),
     ("null_pointer", [r"follows a null pointer"]),
     ("two_barriers", [r"wait at different barriers"]),
 ])

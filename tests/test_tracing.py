@@ -176,7 +176,7 @@ def test_a_loop_without_end_is_stopped_and_named():
     found, code, _ = trace("traced_counts", "run_endless", x, events=100_000)
     assert code == LAUNCH_FAILURE
     finding, = found.findings
-    assert "more accesses between two barriers than the trace can hold; trace a smaller size" in finding.text
+    assert "more accesses between two barriers than the trace can hold. Trace a smaller size" in finding.text
     source = (KERNELS / "traced_counts.cu").read_text().splitlines()
     assert "while" in source[int(finding.line.rpartition(":")[2]) - 1]
     again, code, _ = trace("traced_counts", "run_strided4", buffers(64), 1, 1, 0)

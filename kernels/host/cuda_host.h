@@ -28,8 +28,8 @@
 //   - __activemask() is the calling lane alone. Which lanes happen to run together is never promised; this
 //     answer is always a legal one.
 //   - A shuffle that reads a lane which has exited, does not exist or is not in the mask is undefined; here
-//     it returns all bits set (NaN, -1). Shared memory starts with all bits set too, never with convenient
-//     zeros. (Shared arrays declared in a header from elsewhere, which is not transformed, hold what the
+//     it returns all bits set (NaN, -1), and the trace reports it. Shared memory starts with all bits set too,
+//     never with convenient zeros. (Shared arrays declared in a header from elsewhere, which is not transformed, hold what the
 //     previous block left there, and no trace sees them.)
 //   - A thread that reads or writes outside its arrays does to this process what a wild pointer does.
 //   - A failed launch (cudaErrorLaunchFailure) is over once cudaGetLastError has returned it. On a GPU it

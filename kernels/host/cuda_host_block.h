@@ -87,7 +87,8 @@ class Block {
     void make_ready(unsigned thread);
     void release_barrier();
     bool complete_warp_op(unsigned thread);
-    static unsigned long long warp_result(const Wait& self, unsigned lane, const unsigned long long* values,
+    static unsigned source_of(const Wait& self, unsigned lane);
+    static unsigned long long warp_result(const Wait& self, unsigned source, const unsigned long long* values,
                                           unsigned present);
     [[noreturn]] void report_hang();
 

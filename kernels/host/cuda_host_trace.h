@@ -34,6 +34,10 @@ void barrier(const char* what, Site site, unsigned first, unsigned reached);
 // The lanes of `mask` of the warp that begins at thread `first` have met in __syncwarp.
 void warp_barrier(unsigned first, unsigned mask);
 
+// The thread's shuffle reads the lane of thread `source` of the block, which takes no part: it is not in the mask, has ended,
+// or does not exist.
+void absent_lane(const char* what, Site site, unsigned thread, unsigned source, bool is_in_mask);
+
 // The launch ends here, with an error: `message` says which.
 void failed(const char* message);
 

@@ -89,18 +89,34 @@ inline bool Block::complete_warp_op(unsigned thread) {
         const unsigned lane = order_.lane(k);
         if (!(present >> lane & 1)) continue;
         Wait& wait = wait_[first + lane];
-        wait.result = warp_result(wait, lane, values, present);
+        const unsigned source = source_of(wait, lane);
+        wait.result = warp_result(wait, source, values, present);
+        if constexpr (tracing)
+            if (!(present >> source & 1))
+                trace::absent_lane(wait.what, wait.site, first + lane, first + source, self.mask >> source & 1);
         --warp_waiting_[thread / warp_size];
         make_ready(first + lane);
     }
     return true;
 }
 
-inline unsigned long long Block::warp_result(const Wait& self, unsigned lane,
-                                             const unsigned long long* values, unsigned present) {
+// Which lane's value a lane gets: its own, unless the operation is a shuffle.
+inline unsigned Block::source_of(const Wait& self, unsigned lane) {
     const int me = static_cast<int>(lane), width = self.width, distance = self.argument & 31;
     const int segment = me & ~(width - 1), last = segment + width - 1;
     int source = me;
+    switch (self.op) {
+        case WarpOp::shuffle: source = segment + (self.argument & (width - 1)); break;
+        case WarpOp::shuffle_up: source = me - distance < segment ? me : me - distance; break;
+        case WarpOp::shuffle_down: source = me + distance > last ? me : me + distance; break;
+        case WarpOp::shuffle_xor: source = (me ^ distance) > last ? me : me ^ distance; break;
+        default: break;
+    }
+    return static_cast<unsigned>(source);
+}
+
+inline unsigned long long Block::warp_result(const Wait& self, unsigned source, const unsigned long long* values,
+                                             unsigned present) {
     unsigned votes = 0, same = 0;
     for (unsigned i = 0; i < warp_size; ++i) {
         if (!(present >> i & 1)) continue;
@@ -114,10 +130,7 @@ inline unsigned long long Block::warp_result(const Wait& self, unsigned lane,
         case WarpOp::any: return votes != 0;
         case WarpOp::match_any: return same;
         case WarpOp::match_all: return same == present ? present : 0;
-        case WarpOp::shuffle: source = segment + (self.argument & (width - 1)); break;
-        case WarpOp::shuffle_up: source = me - distance < segment ? me : me - distance; break;
-        case WarpOp::shuffle_down: source = me + distance > last ? me : me + distance; break;
-        case WarpOp::shuffle_xor: source = (me ^ distance) > last ? me : me ^ distance; break;
+        default: break;
     }
     return present >> source & 1 ? values[source] : ~0ull;
 }

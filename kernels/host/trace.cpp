@@ -91,11 +91,11 @@ __attribute__((noinline)) void atomic(const void* address, size_t bytes) {
     if (!in_kernel) return;
     access(__builtin_return_address(0), address, bytes, Kind::atomic);
     const Address at = reinterpret_cast<Address>(address);
-    if (at - arena >= reserved) return;
+    if (at - shared_begin < shared_capacity) return;  // orders nothing between blocks
     const auto thread = static_cast<unsigned short>(current());
     atomics_at[at].push_back(atomics.size());
     atomics_of[number].push_back(atomics.size());
-    atomics.push_back({{number, stamp, last_node[thread], now, thread}, at, last_barrier});
+    atomics.push_back({{number, stamp, last_node[thread], ++now, thread}, at, last_barrier});
 }
 
 void barrier(const char* what, Site site, unsigned first, unsigned reached) {
@@ -108,6 +108,16 @@ void barrier(const char* what, Site site, unsigned first, unsigned reached) {
         return field("thread", quoted(name_of(missing, number))) + field("barrier", quoted(what)) +
                field("file", quoted(site.file)) + field("line", site.line) + field("reached", reached) +
                field("threads", threads);
+    });
+}
+
+void absent_lane(const char* what, Site site, unsigned thread, unsigned source, bool is_in_mask) {
+    const bool exists = source < threads;
+    const char* why = !is_in_mask ? "is not in the mask" : exists ? "has ended" : "does not exist";
+    found("shuffle from an absent lane", last_node[thread], last_node[exists ? source : thread], [&] {
+        return field("thread", quoted(name_of(thread, number))) + field("shuffle", quoted(what)) +
+               field("file", quoted(site.file)) + field("line", site.line) + field("lane", source % warp_size) +
+               field("why", quoted(why));
     });
 }
 

@@ -58,8 +58,8 @@ void log(Address address, unsigned node, Kind kind, Space space, size_t size) {
     if (++logged <= most_logged) return;
     in_kernel = false;  // fail() is compiled with the kernel, and would log itself
     here.scheduler->fail(cudaErrorLaunchFailure,
-                         "a block makes more accesses between two barriers than the trace can hold; trace a smaller "
-                         "size");
+                         "a block makes more accesses between two barriers than the trace can hold. Trace a smaller size; "
+                         "or its loop waits for what another thread or block has yet to write, and never ends here");
 }
 
 std::string name_of(unsigned thread, unsigned block_number) {

@@ -139,6 +139,21 @@ template <bool FIXED> __global__ void half_a_warp_waits(const float* x, float* y
     y[threadIdx.x] = tile[31 - threadIdx.x];  // @half_a_warp_waits
 }
 
+template <bool FIXED> __global__ void shuffle_after_return(const float* x, float* y) {
+    if (!FIXED && threadIdx.x >= 24) return;
+    const float other = __shfl_down_sync(0xffffffffu, x[threadIdx.x], 8);  // @shuffle_after_return
+    if (threadIdx.x < 24) y[threadIdx.x] = other;
+}
+
+template <bool FIXED> __global__ void shuffle_beyond_mask(const float* x, float* y) {
+    const unsigned mask = FIXED ? 0xffffffffu : threadIdx.x < 16 ? 0xffffu : 0xffff0000u;
+    y[threadIdx.x] = __shfl_xor_sync(mask, x[threadIdx.x], 16);  // @shuffle_beyond_mask
+}
+
+template <bool FIXED> __global__ void shuffle_of_no_thread(const float* x, float* y) {  // a block of 20
+    y[threadIdx.x] = __shfl_sync(0xffffffffu, x[threadIdx.x], FIXED ? 19 : 20);  // @shuffle_of_no_thread
+}
+
 template <bool FIXED> __global__ void count_is_read_early(int* y) {
     __shared__ int count;
     if (threadIdx.x == 0) count = 0;
@@ -253,6 +268,9 @@ RUN(far_away, 1, 32, 0, x, y)
 RUN(null_pointer, 1, 32, 0, x, y)
 RUN(shuffle_is_no_barrier, 1, 32, 0, x, y)
 RUN(half_a_warp_waits, 1, 32, 0, x, y)
+RUN(shuffle_after_return, 1, 32, 0, x, y)
+RUN(shuffle_beyond_mask, 1, 32, 0, x, y)
+RUN(shuffle_of_no_thread, 1, 20, 0, x, y)
 RUN(count_is_read_early, 1, 64, 0, reinterpret_cast<int*>(y))
 RUN(last_block, 8, 32, 0, x, reinterpret_cast<int*>(x) + 8, y)
 RUN(ticket_without_barrier, 4, 64, 0, x, reinterpret_cast<int*>(x) + 512, y)
