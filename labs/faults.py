@@ -8,7 +8,7 @@ from labkit import Shipped, mutant
 from labkit.operator import Operator
 
 _FORWARD = """static Tensor forward(Tensor x, int64_t version) {
-    torch_op::check_device("gelu", x, "x");
+    torch_op::check_device("copy", x, "x");
     const Tensor dense = torch_op::dense(x);
     const Tensor y = torch::stable::empty_like(dense);
     forward_out(dense, y, version);
@@ -19,28 +19,28 @@ _BARE = """static Tensor forward(Tensor x, int64_t version) {{
     const void* in = {source}.data_ptr();
     const Tensor y = torch::stable::empty_like(x);
     const Launch launch(x);
-    const Element element = torch_op::element_of("gelu", x, "x");
-    launch.check("gelu", gelu_forward(element, version, in, y.data_ptr(), x.numel(), launch.stream()));
+    const Element element = torch_op::element_of("copy", x, "x");
+    launch.check("copy", copy_forward(element, version, in, y.data_ptr(), x.numel(), launch.stream()));
     return y;
 }}"""
 
 SHIPPED = {
     # The kernel
     "writes nothing": Shipped(
-        "gelu", 4, "store_vec(a.out[k] + at, out[k]);", ";", "unwritten"),
+        "copy", 1, "if (i < n) y[i] = x[i];", "", "unwritten"),
     "writes zeros": Shipped(
-        "gelu", 1, "one_element<Mode, T>(a, i);", "a.out[0][i] = to_element<T>(compute_t<T>(0));", "values"),
+        "copy", 1, "y[i] = x[i];", "y[i] = to_element<T>(compute_t<T>(0));", "values"),
     "does the first half": Shipped(
-        "gelu", 4, "if (i < vectors) {", "if (i < vectors / 2) {", "unwritten"),
+        "copy", 5, "if (i < vectors)", "if (i < vectors / 2)", "unwritten"),
     "leaves out the tail": Shipped(
-        "gelu", 4, "threadIdx.x < rest)", "threadIdx.x + 1 < rest)", "unwritten", file="gelu/gelu.cu"),
+        "copy", 5, "if (i < n % SIZE)", "if (i + 1 < n % SIZE)", "unwritten"),
     "writes one past the end": Shipped(
-        "gelu", 4, "threadIdx.x < rest)", "threadIdx.x < rest + (n > 1))", "outside", file="gelu/gelu.cu"),
+        "copy", 5, "if (i < n % SIZE)", "if (i < n % SIZE + (n > 1))", "outside"),
     "writes to its input": Shipped(
-        "gelu", 1, "if (i < n) one_element<Mode, T>(a, i);",
-        "if (i < n) one_element<Mode, T>(a, i);\n    if (i == 0) const_cast<T*>(a.in[0])[0] = a.out[0][0];", "inputs"),
+        "copy", 1, "if (i < n) y[i] = x[i];", "if (i < n) y[i] = x[i];\n    if (n > 1 && i == 0) const_cast<T*>(x)[0] = x[1];",
+        "inputs"),
     "looks at one pointer's alignment": Shipped(
-        "gelu", 4, "    for (const T* p : a.out) aligned = aligned && is_vec_aligned(p);\n", "", "launch", file="gelu/gelu.cu"),
+        "copy", 5, "if (!is_vec_aligned(x) || !is_vec_aligned(y))", "if (!is_vec_aligned(x))", "launch"),
     "two outputs swapped": Shipped(
         "gelu", 7, "eval<T>(in[0], out[0], out[1]);", "eval<T>(in[0], out[1], out[0]);", "values", file="gelu/gelu.cu"),
     # The mathematics
@@ -66,40 +66,40 @@ SHIPPED = {
     atomicAdd(&part[0], sum_of_thread(x, cols));
 """, "order"),
     "names no stream": Shipped(
-        "gelu", 1, "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>", "stream"),
+        "copy", 5, "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>", "stream"),
     "frees its input's copy too early": Shipped(  # the copy of `dense` is gone before y is made
-        "gelu", 1, _FORWARD, _BARE.format(source="torch_op::dense(x)"), "values", file="gelu/binding.cpp"),
+        "gelu", 1, _FORWARD.replace("copy", "gelu"), _BARE.format(source="torch_op::dense(x)").replace("copy", "gelu"), "values",
+        file="gelu/binding.cpp"),
     "ignores strides": Shipped(
-        "gelu", 1, _FORWARD, _BARE.format(source="x"), "values", file="gelu/binding.cpp"),
+        "copy", 1, _FORWARD, _BARE.format(source="x"), "values", file="copy/binding.cpp"),
     "returns rows for columns": Shipped(
-        "gelu", 1, _FORWARD.partition("\n")[2].partition("\n")[2].partition("(dense, y")[0],
-        """    std::vector<int64_t> sizes;
+        "copy", 1, "    const Tensor dense = torch_op::dense(x);\n", """    std::vector<int64_t> sizes;
     for (int64_t d = 0; d < x.dim(); ++d) sizes.push_back(x.size(d));
     const Tensor dense = torch::stable::new_empty(x, sizes);
     TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(dense.get(), x.get(), /*non_blocking=*/false));
-    const Tensor y = torch::stable::empty_like(dense);
-    forward_out""", "layout", file="gelu/binding.cpp"),
+""", "layout", file="copy/binding.cpp"),
     "keeps its output for the next call": Shipped(
-        "gelu", 1, _FORWARD, _FORWARD.replace("const Tensor y = torch::stable::empty_like(dense);", """static Tensor y;
+        "copy", 1, "    const Tensor y = torch::stable::empty_like(dense);\n", """    static Tensor y;
     if (!y.defined() || torch_op::shape_of(y) != torch_op::shape_of(x) || y.scalar_type() != x.scalar_type() ||
         !torch_op::same_order(y, dense)) {
         y = torch::stable::empty_like(dense);
-    }"""), "again", file="gelu/binding.cpp"),
+    }
+""", "again", file="copy/binding.cpp"),
     # Python
     "remembers results by address": Shipped(
-        "gelu", 1, "        return forward(x, version)\n", """        if x.requires_grad:
+        "copy", 1, "        return forward(x, version)\n", """        if x.requires_grad:
             return forward(x, version)
         key = x.data_ptr(), x.shape, x.stride(), x.dtype
-        if key not in gelu.__dict__:
-            gelu.__dict__[key] = forward(x, version)
-        return gelu.__dict__[key]
-""", "again", file="gelu/op.py"),
+        if key not in copy.__dict__:
+            copy.__dict__[key] = forward(x, version)
+        return copy.__dict__[key]
+""", "again", file="copy/op.py"),
     "the second gradient lacks a term": Shipped(
         "gelu", 1, "(2 * slope + wide * (slope**2 * (1 - 2 * s) + bend))", "(2 * slope + wide * bend)", "gradient",
         file="gelu/op.py"),
     "promises another layout": Shipped(
-        "gelu", 1, "register_fake(forward, lambda x, version: torch.empty_like(x))",
-        "register_fake(forward, lambda x, version: x.new_empty(x.shape))", "registration", file="gelu/op.py"),
+        "copy", 1, "register_fake(forward, lambda x, version: torch.empty_like(x))",
+        "register_fake(forward, lambda x, version: x.new_empty(x.shape))", "registration", file="copy/op.py"),
 }
 
 

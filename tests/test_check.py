@@ -127,7 +127,7 @@ def test_a_fault_is_found_by_the_check_that_is_named_or_survives(session, capsys
     alone = {row["check"]: (row["finds"], row["alone"]) for row in tables["kills_checks"]["rows"]}
     assert alone["special"] == alone["stream"] == (1, 1) and alone["values"] == (0, 0)
     assert "should be NaN" in tables["kills_words"]["rows"][0]["in words"]
-    assert "2 of 2 faults found; the kernels as they are pass 1 times of 1" in capsys.readouterr().out
+    assert "2 of 2 faults found; the kernels as they are pass 1 of 1 times" in capsys.readouterr().out
     with pytest.raises(Survived, match="'hides NaN' is not found by 'values'; found by special"):
         labkit.kills("kills", {"hides NaN": dataclasses.replace(found["hides NaN"], found_by="values")}, "One", times=1)
     with pytest.raises(ValueError, match="'hides NaN' is to be found by 'luck'; there are launch, unwritten"):
