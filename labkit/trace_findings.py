@@ -46,8 +46,8 @@ def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Se
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif fault["kind"] == "shuffle from an absent lane":
             line = f"{fault['file'].rpartition('/')[2]}:{fault['line']}"
-            text = (f"{fault['kind']}: {fault['thread']} reads lane {fault['lane']} of its warp in {fault['shuffle']}, and that "
-                    f"lane {fault['why']}; what it gets is undefined")
+            text = (f"{fault['kind']}: {fault['thread']} reads lane {fault['lane']} of its warp in {fault['shuffle']}, and "
+                    f"that lane {fault['why']}; what it gets is undefined")
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif fault["kind"] != "launch failed":
             wild = "a null pointer" if fault["address"] < 1 << 16 else "a pointer to far outside of every array"

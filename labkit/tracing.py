@@ -180,7 +180,8 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     Counted for each source line: requests, which are warp instructions; the 32-byte sectors that they touch; bytes that
     some lane asked for against bytes moved; the wavefronts and bank conflicts of shared memory; requests of atomics.
     Found, with line, threads and address: data races, barriers that not all threads of a block reach, shuffles that read a
-    lane which takes no part, accesses outside the tensors and shared arrays, reads of what nothing wrote, misaligned vectors, writes to inputs, outputs left unwritten.
+    lane which takes no part, accesses outside the tensors and shared arrays, reads of what nothing wrote, misaligned vectors,
+    writes to inputs, outputs left unwritten.
 
     The counts follow from the source, the launch and the sizes alone: exact, and the same on every machine. They are those of
     the code that g++ makes. nvcc may keep in a register what g++ loads twice, join neighbouring accesses, unroll loops, and

@@ -168,7 +168,8 @@ def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
 def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
     race = Verdict(1, "Error: Race reported", ("fold.cu:25", "fold.cu:27"))
     clean = Verdict(0)
-    as_on_a_gpu(monkeypatch, lambda tool, operator: race if tool == "racecheck" and "mutants" in operator.source.parts else clean)
+    as_on_a_gpu(monkeypatch, lambda tool, operator: race if tool == "racecheck" and "mutants" in operator.source.parts
+                else clean)
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
     assert row == {"fault": "no barrier", "trace": "at 27: race", "wrong orders": "7 of 8", "racecheck": "at 25, 27",
                    "synccheck": "nothing", "few blocks": "2 of 2", "many blocks": "2 of 2"}
