@@ -172,7 +172,8 @@ def _mean(gelu: Operator) -> list[Mistake]:
     x = _values((SIDE, SIDE), gelu)
     times = each_by_the_clock(gelu, x)
     return [Mistake("each call waited for, the mean", _square(SIDE), statistics.mean(times), right(gelu, x),
-                    f"adds the wait; the median is {statistics.median(times):.1f} µs, the slowest of {CALLS} {max(times):.1f} µs")]
+                    f"adds the wait; the median is {statistics.median(times):.1f} µs, "
+                    f"the slowest of {CALLS} {max(times):.1f} µs")]
 
 
 def _clocks(gelu: Operator) -> list[Mistake]:
@@ -183,7 +184,8 @@ def _clocks(gelu: Operator) -> list[Mistake]:
     slow, idle = machine.clocks(), _replayed(graph)
     seen = ", ".join(f"{label} {reading['sm_mhz']:.0f} MHz" for label, reading in (("idle", slow), ("at work", fast))
                      if reading and reading["sm_mhz"])
-    return [Mistake("another clock", f"{_square(SIDE)}, {CALLS} launches in a graph, {IDLE:.0f} s after the last work", idle, warm,
+    what = f"{_square(SIDE)}, {CALLS} launches in a graph, {IDLE:.0f} s after the last work"
+    return [Mistake("another clock", what, idle, warm,
                     f"a GPU that has idled starts slowly, so two programs may meet two clocks; {seen or 'no reading'}")]
 
 

@@ -19,7 +19,8 @@ _MEANING = {"16 bytes": "16 bytes of memory at once", "local memory": "local mem
 _LOOK = """
 figure:has(> .sass) { display: flex; flex-direction: column; margin-inline: 0; }
 figure:has(> .sass) figcaption { order: -1; margin-block-end: 0.5rem; }
-.sass { container-type: inline-size; text-align: left; font: 0.8rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+.sass { container-type: inline-size; text-align: left;
+  font: 0.8rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .sass .line { display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 7fr); gap: 0 1.2rem; padding: 0.3rem 0;
   border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent); }
 @container (max-width: 38rem) { .sass .line { grid-template-columns: minmax(0, 1fr); } }

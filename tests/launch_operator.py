@@ -1,4 +1,4 @@
-"""Launches versions of an operator on CUDA, for compute-sanitizer: `launch_operator.py NAME VERSION[,VERSION...] ROWSxCOLS...`."""
+"""For compute-sanitizer: launches versions of an operator. `launch_operator.py NAME VERSION[,VERSION...] ROWSxCOLS...`"""
 
 import sys
 from pathlib import Path
