@@ -92,8 +92,11 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
             return _python("-m", "jupyterlab", f"--ServerApp.root_dir={REPOSITORY}",
                            "--LabApp.default_url=/lab/tree/labs", *extra)
         # A GPU is not shared: what tests time on it must run alone.
-        workers = ["-n", "auto", "--dist", "worksteal"] if machine.backend() == "host" else []
-        return _python("-m", "pytest", "-q", *workers, *extra)
+        if machine.backend() == "cuda":
+            return _python("-m", "pytest", "-q", *extra)
+        # A worker a core: with threads of their own on top, PyTorch's operators wait for one another.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        return _python("-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", *extra)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "labkit":
             raise

@@ -27,6 +27,19 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within, one of PyTorch's operators on the CPU has one thread: small ones shared out take longer, much so on busy cores."""
+    import torch  # this module is also there before torch is installed
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def in_a_new_process(module: str, *arguments: str, timeout: float | None = None, **variables: str) -> Any:
     """Runs a module of labkit in a process of its own and returns what the last line that it prints says, as JSON.
 

@@ -120,7 +120,8 @@ def judged(fault: Shipped, backend: str, times: int) -> dict:
     # A process that is forked from one that has all imported is ready at once; but CUDA does not survive a fork.
     context = multiprocessing.get_context("spawn" if backend == "cuda" else "forkserver")
     if backend != "cuda":
-        context.set_forkserver_preload(["labkit.killing", "torch._dynamo", "torch._functorch.aot_autograd"])
+        context.set_forkserver_preload(["labkit.killing", "torch.utils.cpp_extension", "functorch.compile",
+                                        "torch._dynamo.testing", "torch.testing._internal.optests"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, fault, backend, times))
     process.start()
@@ -152,6 +153,7 @@ def _tell(pipe, fault: Shipped, backend: str, times: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # what it builds, and what PyTorch warns of
         os.dup2(nowhere, stream)
+    torch.set_num_threads(1)  # several of these run at a time
     try:
         pipe.send(_found(fault, backend, times))
     except Exception as error:  # of any kind: it is the parent's to raise

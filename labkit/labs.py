@@ -83,7 +83,10 @@ def run(names: list[str], save: bool = False, jobs: int = 1, console: Console | 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("cell {task.completed} of {task.total}"),
                TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        ended = asyncio.run(_run_all(paths, 1 if machine.backend() == "cuda" else jobs, log, save, progress))
+        jobs = 1 if machine.backend() == "cuda" else jobs
+        if jobs > 1:  # they share the cores: with a thread a core each, PyTorch's operators would wait for one another
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+        ended = asyncio.run(_run_all(paths, jobs, log, save, progress))
     console.print(_closing_table(log, ended))
     console.print(f"{sum(lab.failure is None for lab in ended)} of {len(paths)} labs ran to their end in "
                   f"{time.monotonic() - begun:.0f} s; executed copies: {escape(str(EXECUTED))}", highlight=False)

@@ -6,6 +6,7 @@ import math
 from typing import Callable
 
 from labkit import results
+from labkit.environment import one_thread
 from labkit.report import here, keep
 from labkit.share import Activation, Step
 
@@ -29,7 +30,8 @@ def learning(name: str, variants: dict[str, Activation], make_step: Callable[[],
     losses = {}
     for label, activation in variants.items():
         step = make_step()
-        losses[label] = [step(activation).item() for _ in range(steps)]
+        with one_thread():
+            losses[label] = [step(activation).item() for _ in range(steps)]
     first = next(iter(losses.values()))
     rows = [{"variant": label, **_compared(found, first)} for label, found in losses.items()]
     series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found] for label, found in losses.items()}

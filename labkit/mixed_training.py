@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from typing import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit import machine, results
+from labkit.environment import one_thread
 from labkit.report import here, keep
 
 Batch = tuple[Tensor, Tensor]  # tokens and targets
@@ -77,7 +77,7 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     rows, series, ends = [], {}, []
     for label, way in WAYS.items():
         torch.manual_seed(0)
-        with _one_thread():
+        with one_thread():
             steps = list(_train(make_model(), way, batches, mean_over, learning_rate))
         losses = [step.loss for step in steps]
         finite = math.isfinite(losses[-1])
@@ -126,17 +126,6 @@ def _train(model: nn.Module, way: Way, batches: Sequence[Batch], mean_over: int,
         yield step
         if not math.isfinite(step.loss):
             return
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Within, an operator on the CPU has one thread: shared out, these small ones take longer, much so on busy cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _total(found: list[Tensor]) -> int:

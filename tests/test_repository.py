@@ -107,3 +107,13 @@ def test_lines_of_code_are_at_most_128_columns_long():
     long = [f"{name}:{number}" for name in listed if Path(name).suffix in endings and (REPOSITORY / name).exists()
             for number, line in enumerate((REPOSITORY / name).read_text(encoding="utf-8").splitlines(), 1) if len(line) > 128]
     assert long == []
+
+
+@pytest.mark.parametrize("backend, workers, threads", [("host", ["-n", "auto", "--dist", "worksteal"], "1"), ("cuda", [], None)])
+def test_tests_share_the_cores_and_have_a_gpu_alone(monkeypatch, backend, workers, threads):
+    called = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(command_line.machine, "backend", lambda: backend)
+    monkeypatch.setattr(command_line, "_python", lambda *words: called.append((words, os.environ.get("OMP_NUM_THREADS"))) or 0)
+    assert command_line.main(["test", "-k", "gelu"]) == 0
+    assert called == [(("-m", "pytest", "-q", *workers, "-k", "gelu"), threads)]
