@@ -29,7 +29,7 @@ def environment(**values: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Within, one of PyTorch's operators on the CPU has one thread: small ones shared out take longer, much so on busy cores."""
+    """Within, an operator of PyTorch's has one thread: small ones shared out take longer, much so on busy cores."""
     import torch  # this module is also there before torch is installed
 
     before = torch.get_num_threads()

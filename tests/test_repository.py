@@ -109,7 +109,8 @@ def test_lines_of_code_are_at_most_128_columns_long():
     assert long == []
 
 
-@pytest.mark.parametrize("backend, workers, threads", [("host", ["-n", "auto", "--dist", "worksteal"], "1"), ("cuda", [], None)])
+@pytest.mark.parametrize("backend, workers, threads",
+                         [("host", ["-n", "auto", "--dist", "worksteal"], "1"), ("cuda", [], None)])
 def test_tests_share_the_cores_and_have_a_gpu_alone(monkeypatch, backend, workers, threads):
     called = []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
