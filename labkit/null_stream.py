@@ -20,6 +20,7 @@ from labkit.environment import in_a_new_process
 from labkit.mutants import mutant
 from labkit.operator import Operator
 from labkit.report import keep, show_recorded
+from labkit.staleness import busy
 
 OLD, NEW = "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>"
 # How version 1 of copy is launched: the flags for nvcc where NEW stands in place of OLD, None where it is left as it is.
@@ -27,7 +28,6 @@ LAUNCHES = {"<<<grid, block>>>": (),
             "the same, --default-stream per-thread": ("--default-stream=per-thread",),
             "<<<grid, block, 0, stream>>>": None}  # torch's current one
 TRIES = 50
-SLOW = 2_000_000  # clocks that the producer takes: a millisecond
 ELEMENTS = 1 << 16
 LIMIT = 300  # seconds for a process
 
@@ -67,7 +67,7 @@ def _stale(copy: Operator, stream: torch.cuda.Stream) -> int:
         stale = 0
         for turn in range(1, TRIES + 1):
             torch.cuda.synchronize()
-            torch.cuda._sleep(SLOW)
+            busy()  # the producer is slow
             x.fill_(turn)
             copy.ops.forward_out(x, y, 1)
             torch.cuda.synchronize()

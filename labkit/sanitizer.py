@@ -22,7 +22,7 @@ MOST_PRINTED = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Report:
     """What a tool says: how many findings, the first in its words, the source lines of those that it prints, as "fold.cu:25".
 
     ended: None, or "hangs" or "fails: ..." where the launch or the tool did not come to its end.
@@ -47,7 +47,7 @@ def installed() -> Path | None:
     return machine.find_cuda_tool("compute-sanitizer")
 
 
-def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Verdict:
+def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
     """Runs one launch, with an input of this shape, under a tool of TOOLS, in a process of its own.
 
     operator: built for CUDA, with one version. Raises FileNotFoundError where compute-sanitizer is not installed.
@@ -67,20 +67,20 @@ def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Verdict:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)  # the tool and the program below it
-            return Verdict(0, ended="hangs")
+            return Report(0, ended="hangs")
     return read(text)
 
 
-def read(text: str) -> Verdict:
+def read(text: str) -> Report:
     """The verdict in what a tool and the program below it print."""
     ended = next((run["ended"] for line in text.splitlines() if line.startswith('[{"launches"')
                   for run in json.loads(line) if run["ended"]), None)
     said = [line[9:] for line in text.splitlines() if line.startswith("=========")]
     summary = re.search(r"SUMMARY: (\d+) (?:hazard|error)", "\n".join(said))
     if not summary:
-        return Verdict(0, ended=ended or f"fails: {(text.strip().splitlines() or ['it printed nothing'])[-1][:200]}")
+        return Report(0, ended=ended or f"fails: {(text.strip().splitlines() or ['it printed nothing'])[-1][:200]}")
     records = "\n".join(line for line in said if "COMPUTE-SANITIZER" not in line and "SUMMARY" not in line)
     first = next((" ".join(record.split()) for record in re.split(r"\n(?= \S)", records) if record.strip()), "")
     first = re.sub(r"\bat (?:(?! at ).)*?\+0x[0-9a-f]+ in (?:/.*?)?([\w.-]+:\d+)", r"at \1", first)
     lines = tuple(dict.fromkeys(re.findall(r"([\w-]+\.cuh?:\d+)", records)))
-    return Verdict(int(summary[1]), first if summary[1] != "0" else "", lines if summary[1] != "0" else (), ended)
+    return Report(int(summary[1]), first if summary[1] != "0" else "", lines if summary[1] != "0" else (), ended)

@@ -15,7 +15,7 @@ from labkit.faulty_launches import HANG, Outcome, Run, launched, wrong_orders
 from labkit.mutants import Fault, mutant
 from labkit.operator import Operator
 from labkit.report import keep, take_recorded
-from labkit.sanitizer import Verdict
+from labkit.sanitizer import Report
 from labkit.trace_findings import Finding
 from labkit.tracing import trace
 
@@ -31,7 +31,7 @@ class Seen:
 
     findings: list[Finding]
     orders: str
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, Report]
     outcomes: list[Outcome]
 
     def row(self) -> dict:

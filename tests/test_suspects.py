@@ -11,7 +11,7 @@ import labkit
 from labkit import REPOSITORY, Fault, faulty_launches, machine, report, results, sanitizer, sources, staleness, suspects
 from labkit.faulty_launches import NOT_RUN, Outcome, Run, launched, wrong_orders
 from labkit.operator import source_path
-from labkit.sanitizer import Verdict
+from labkit.sanitizer import Report
 
 BARRIER = "    __syncthreads();\n"
 MISSING = Fault("fold", 1, BARRIER, "", (2, 256), (64, 256))
@@ -166,8 +166,8 @@ def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
 
 
 def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
-    race = Verdict(1, "Error: Race reported", ("fold.cu:25", "fold.cu:27"))
-    clean = Verdict(0)
+    race = Report(1, "Error: Race reported", ("fold.cu:25", "fold.cu:27"))
+    clean = Report(0)
     as_on_a_gpu(monkeypatch, lambda tool, operator: race if tool == "racecheck" and "mutants" in operator.source.parts
                 else clean)
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
@@ -182,7 +182,7 @@ def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
 
 
 def test_a_hang_is_explained(session, monkeypatch, capsys):
-    as_on_a_gpu(monkeypatch, lambda tool, operator: Verdict(0))
+    as_on_a_gpu(monkeypatch, lambda tool, operator: Report(0))
     monkeypatch.setattr(suspects, "launched", lambda operator, runs: [Outcome(3, 0, 0.0), Outcome(0, 0, 0.0, "hangs")])
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
     assert (row["few blocks"], row["many blocks"]) == ("0 of 3", "hangs")
@@ -259,14 +259,14 @@ CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 
 def test_what_a_tool_prints_is_read():
     race = sanitizer.read(RACE)
-    assert race == Verdict(2, "Error: Race reported between Write access at fold.cu:25 and Read access at fold.cu:27 "
+    assert race == Report(2, "Error: Race reported between Write access at fold.cu:25 and Read access at fold.cu:27 "
                               "[1024 hazards]", ("fold.cu:25", "fold.cu:27", "fold.cu:28"))
     assert str(race) == "at 25, 27, 28"
     barriers = sanitizer.read(BARRIERS)
-    assert barriers == Verdict(256, "Barrier error detected. Divergent thread(s) in block at fold.cu:27 by thread (128,0,0) in "
+    assert barriers == Report(256, "Barrier error detected. Divergent thread(s) in block at fold.cu:27 by thread (128,0,0) in "
                                     "block (0,0,0)", ("fold.cu:27",))
     assert str(barriers) == "at 27"
-    assert sanitizer.read(CLEAN) == Verdict(0) and str(Verdict(0)) == "nothing"
+    assert sanitizer.read(CLEAN) == Report(0) and str(Report(0)) == "nothing"
 
 
 def test_a_hang_and_a_failed_tool_are_told():
@@ -274,7 +274,7 @@ def test_a_hang_and_a_failed_tool_are_told():
     assert str(sanitizer.read(hang + CLEAN)) == str(sanitizer.read(hang)) == "hangs"
     assert str(sanitizer.read("========= Error: unable to launch\nno such device")) == "fails: no such device"
     assert str(sanitizer.read("")) == "fails: it printed nothing"
-    assert str(Verdict(3)) == "3 findings"
+    assert str(Report(3)) == "3 findings"
 
 
 # ---- on a GPU ----
