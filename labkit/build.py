@@ -16,9 +16,11 @@ import re
 import shlex
 import shutil
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Sequence
+from typing import Iterator, Sequence
 
 import torch
 
@@ -40,6 +42,9 @@ _REMEDIES = {"unsupported GNU version": "install an older g++, and name it in CC
              "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18"}
 
 _loaded: dict[str, Operator] = {}
+_loading: dict[str, threading.Lock] = {}
+
+_path_lock, _path_before, _within = threading.Lock(), contextlib.ExitStack(), 0  # of `tools_on_path`
 
 
 class BuildError(RuntimeError):
@@ -62,7 +67,6 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags
     of nvcc where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile.
     """
-    start = time.perf_counter()
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))
     if version is not None and version not in versions:
@@ -79,9 +83,17 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     cxx_flags, nvcc = flags(backend, version)
     nvcc += cuda_flags
     key = fingerprint(name, backend, [*cxx_flags, *nvcc], salt=time.time_ns() if rebuild else 0)
-    if key in _loaded:
+    with _loading.setdefault(key, threading.Lock()):  # two threads may ask for the same
+        if key not in _loaded:
+            _loaded[key] = _load(name, version, versions, backend, key, (cxx_flags, nvcc, cuda_flags), launch)
         return _loaded[key]
 
+
+def _load(name: str, version: int | None, versions: dict[int, str], backend: str, key: str,
+          flags: tuple[list[str], list[str], Sequence[str]], launch: bool) -> Operator:
+    """flags: the C++ compiler's, nvcc's, and which of these were given beside the usual ones."""
+    start, source = time.perf_counter(), source_path(name)
+    cxx_flags, nvcc, cuda_flags = flags
     namespace = f"{name}_{key}"
     folder = BUILD_ROOT / name / f"{backend}-{key}"
     built = _build(name, namespace, backend, folder, cxx_flags, nvcc)
@@ -100,7 +112,6 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
           f"in {short(folder)}")
     if built and launch:
         _report(f"{name}, {what}", seconds)
-    _loaded[key] = operator
     return operator
 
 
@@ -167,7 +178,7 @@ def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str
     """The hash that names a build of an operator: 12 hex digits over all that goes into it, and over `salt`."""
     paths = sources_under(kernels() / name, kernels() / "include")
     if backend != "cuda":  # and all that turns a .cu into C++
-        paths += sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
+        paths += _host_headers()
         paths += sorted(Path(host.__file__).parent.glob("host*.py"))
     compiler = [_cxx_version(), os.environ.get("CC")]
     if backend == "cuda":  # whose nvcc also calls the C++ compiler, and takes flags from the environment
@@ -175,20 +186,18 @@ def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str
     return digest(paths, flags, compiler, torch.__version__, sys.platform, salt)
 
 
+def _host_headers() -> list[Path]:
+    return sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
+
+
 def _cxx_version() -> str:
     return (machine.output(machine.find_cxx() or "c++", "--version") or "").partition("\n")[0]
 
 
 def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[str], cuda_flags: list[str]) -> bool:
-    """Makes sure that `folder` holds the library and loads it; True where it had to be built.
-
-    One process builds and the others wait for it. The lock is the kernel's own (flock): it goes with a process that
-    is killed, so it is never stale.
-    """
+    """Makes sure that `folder` holds the library and loads it; True where it had to be built."""
     library = folder / f"{namespace}.so"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(folder):
         if library.exists():
             torch.ops.load_library(library)
             return False
@@ -202,6 +211,30 @@ def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[st
             raise BuildError(first_error(str(error), work.with_suffix(".log"))) from None
         work.rename(folder)
         return True
+
+
+@contextlib.contextmanager
+def _locked(made: Path) -> Iterator[None]:
+    """Within, no other process or thread makes `made`: one builds and the others wait for it.
+
+    The lock is the kernel's own (flock): it goes with a process that is killed, so it is never stale.
+    """
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with open(made.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def tracer() -> Path:
+    """The object file of kernels/host/trace.cpp, which every traced library holds a copy of; compiled once and kept."""
+    options, _ = flags("trace")
+    made = BUILD_ROOT / f"tracer-{digest(_host_headers(), options, _cxx_version(), os.environ.get('CXX'))}.o"
+    with _locked(made):
+        if not made.exists():
+            work = made.with_suffix(".work")
+            host.compile_object(host.INCLUDE_DIR / "trace.cpp", [*options, f"-I{host.INCLUDE_DIR}"], work)
+            work.rename(made)
+    return made
 
 
 def _check_tools(name: str, backend: str) -> None:
@@ -221,9 +254,11 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     if backend != "cuda":
         sources = [host.transform_into(work, source, include)]
         include = [str(work), str(host.INCLUDE_DIR), *include]
-    if backend == "trace":  # the kernel's file alone is watched; the tracer itself is built like any other
-        objects = [host.compile_watched(sources[0], [*flags, *(f"-I{folder}" for folder in include)])]
-        sources = [host.INCLUDE_DIR / "trace.cpp"]
+    if backend == "trace":  # the kernel's file alone is watched
+        watched = [*flags, *(f"-I{folder}" for folder in include)]
+        with ThreadPoolExecutor() as pool:
+            both = pool.submit(host.compile_watched, sources.pop(), watched), pool.submit(tracer)
+            objects = [made.result() for made in both]
     with tools_on_path():
         from torch.utils import cpp_extension  # a second of import, and only a build needs it
 
@@ -247,9 +282,25 @@ def point_torch_to_cuda() -> None:
     cpp_extension.CUDA_HOME = str(home) if home else cpp_extension.CUDA_HOME
 
 
-def tools_on_path() -> contextlib.AbstractContextManager:
-    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment."""
-    return environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+@contextlib.contextmanager
+def tools_on_path() -> Iterator[None]:
+    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment.
+
+    The variable is the process's: of several threads the first to enter sets it, and the last to leave sets it back.
+    """
+    global _within
+    with _path_lock:
+        if _within == 0:
+            folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+            _path_before.enter_context(environment(PATH=os.pathsep.join(folders)))
+        _within += 1
+    try:
+        yield
+    finally:
+        with _path_lock:
+            _within -= 1
+            if _within == 0:
+                _path_before.close()
 
 
 def first_error(output: str, log: Path) -> str:

@@ -32,7 +32,7 @@ from labkit.ordering import outputs_in_order
 from labkit.report import keep, take_recorded
 
 PATIENCE = 5.0  # seconds for a launch; those here take a millisecond at most
-PATIENCE_SANITIZED = 60.0
+PATIENCE_SANITIZED = 20.0
 HANG = (f"a launch did not end within {PATIENCE:.0f} seconds. A kernel that runs cannot be called back, so the process that "
         "launched it was ended, and the driver ended the kernel with it. This session goes on.")
 LIMIT = 240  # seconds for a process
@@ -87,13 +87,14 @@ def wrong_results(name: str, fault: Fault, sizes: dict[str, tuple[tuple[int, ...
     with contextlib.redirect_stdout(io.StringIO()):  # what it builds
         broken = mutant(fault.operator, fault.version, fault.old, fault.new)
         built = mutant(fault.operator, fault.version, fault.old, fault.new, "cuda") if on_gpu else None
-    rows = []
-    for label, (few, many) in sizes.items():
-        counts = dict.fromkeys(COLUMNS)
-        if on_gpu:
-            outcomes = launched(built, [Run(few, launches, same_input=True), Run(few, launches), Run(many, launches)])
-            counts = dict(zip(COLUMNS, [*map(str, outcomes), round(100 * outcomes[-1].elements, 3)], strict=True))
-        rows.append({"size": label, "wrong orders": wrong_orders(broken, fault.version, few), **counts})
+    counts = [dict.fromkeys(COLUMNS)] * len(sizes)
+    if on_gpu:
+        found = launched([(built, [Run(few, launches, same_input=True), Run(few, launches), Run(many, launches)])
+                          for few, many in sizes.values()])
+        counts = [dict(zip(COLUMNS, [*map(str, outcomes), round(100 * outcomes[-1].elements, 3)], strict=True))
+                  for outcomes in found]
+    rows = [{"size": label, "wrong orders": wrong_orders(broken, fault.version, few), **seen}
+            for (label, (few, _)), seen in zip(sizes.items(), counts, strict=True)]
     tables = {name: results.table_of(title, rows)}
     keep(tables, None if on_gpu else take_recorded(tables, COLUMNS))
     if any("hangs" in row.values() for row in rows):
@@ -125,38 +126,52 @@ def _whole_numbers(size: tuple[int, ...], seed: int, device: torch.device) -> to
     return torch.randint(-LARGEST, LARGEST + 1, size, generator=generator, device=device).float()
 
 
-def launched(operator: Operator, runs: Sequence[Run], limit: float = LIMIT) -> list[Outcome]:
-    """Makes the runs of an operator that holds one version, in a process of their own; an `Outcome` for each.
+def launched(asked: Sequence[tuple[Operator, Sequence[Run]]], limit: float = LIMIT) -> list[list[Outcome]]:
+    """Makes runs of operators that each hold one version, in processes of their own; for each operator its outcomes.
 
-    After one that hangs or fails the rest is not run. limit: seconds for all of it. RuntimeError where the process fails.
+    Where a run hangs or fails, the operator's others are not run, and the next operator has a new process. limit: seconds
+    for an operator. RuntimeError where the process fails.
     """
-    try:
-        told = in_a_new_process("labkit.faulty_launches", specification(operator, runs), timeout=limit)
-    except subprocess.TimeoutExpired:
-        told = [dataclasses.asdict(dataclasses.replace(NOT_RUN, ended="hangs"))]
-    outcomes = [Outcome(**one) for one in told]
-    return outcomes + [NOT_RUN] * (len(runs) - len(outcomes))
+    outcomes: list[list[Outcome]] = []
+    at_once = len(asked)
+    while len(outcomes) < len(asked):
+        part = asked[len(outcomes):][:at_once]
+        try:
+            told = in_a_new_process("labkit.faulty_launches", specification(part), timeout=limit * len(part))
+        except subprocess.TimeoutExpired:
+            if len(part) > 1:  # which of them it was is not known
+                at_once = 1
+                continue
+            told = [[dataclasses.asdict(dataclasses.replace(NOT_RUN, ended="hangs"))]]
+        for (_, runs), found in zip(part, told):
+            outcomes.append([Outcome(**one) for one in found] + [NOT_RUN] * (len(runs) - len(found)))
+    return outcomes
 
 
-def specification(operator: Operator, runs: Sequence[Run], sanitized: bool = False) -> str:
+def specification(asked: Sequence[tuple[Operator, Sequence[Run]]], sanitized: bool = False) -> str:
     """What `python -m labkit.faulty_launches` is given. sanitized: under compute-sanitizer, where all is slower, and where no
     kernel but the operator's own should run.
     """
-    return json.dumps({"kernels": str(operator.source.parents[1]), "operator": operator.name, "version": operator.latest,
-                       "backend": operator.backend, "sanitized": sanitized, "runs": [dataclasses.asdict(run) for run in runs]})
+    return json.dumps([{"kernels": str(operator.source.parents[1]), "operator": operator.name, "version": operator.latest,
+                        "backend": operator.backend, "sanitized": sanitized, "runs": [dataclasses.asdict(run) for run in runs]}
+                       for operator, runs in asked])
 
 
 # -- the child ----------------------------------------------------------------------------------------------
 
-def _made(spec: dict) -> list[dict]:
-    with kernels_of(Path(spec["kernels"])):
-        operator = load(spec["operator"], spec["version"], backend=spec["backend"], launch=False)
-    found = []
-    for run in spec["runs"]:
-        found.append(_launches(operator, Run(**{**run, "size": tuple(run["size"])}), spec["sanitized"]))
-        if found[-1].ended:
-            break
-    return [dataclasses.asdict(outcome) for outcome in found]
+def _made(specs: list[dict]) -> list[list[dict]]:
+    """The outcomes of each; it ends with the first one of which a run hangs or fails."""
+    found: list[list[dict]] = []
+    for spec in specs:
+        with kernels_of(Path(spec["kernels"])):
+            operator = load(spec["operator"], spec["version"], backend=spec["backend"], launch=False)
+        found.append([])
+        for run in spec["runs"]:
+            outcome = _launches(operator, Run(**{**run, "size": tuple(run["size"])}), spec["sanitized"])
+            found[-1].append(dataclasses.asdict(outcome))
+            if outcome.ended:
+                return found
+    return found
 
 
 def _launches(operator: Operator, run: Run, sanitized: bool) -> Outcome:
@@ -200,5 +215,5 @@ if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
         _told = _made(json.loads(sys.argv[1]))
     print(json.dumps(_told), flush=True)
-    if _told[-1]["ended"]:
+    if _told[-1][-1]["ended"]:
         os._exit(0)  # an ordinary end would wait for the launch that hangs

@@ -24,7 +24,7 @@ from pathlib import Path
 from labkit.host_refused import explain
 from labkit.host_scan import PAIRS, HostBackendError, Scan
 
-__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "compile_watched", "explain", "transform",
+__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "compile_object", "compile_watched", "explain", "transform",
            "transform_into"]
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "kernels" / "host"
@@ -295,16 +295,20 @@ def compile_watched(source: Path, flags: list[str]) -> Path:
 
     Raises HostBackendError where there is no g++, RuntimeError with the compiler's output where it fails.
     """
+    object_file = source.with_suffix(".o")
+    compile_object(source, [*flags, *WATCH_FLAGS], object_file)
+    return object_file
+
+
+def compile_object(source: Path, flags: list[str], object_file: Path) -> None:
+    """Compiles a C++ file by g++; raises as `compile_watched` does."""
     compiler = next((found for found in (os.environ.get("CXX"), "c++", "g++") if found and _is_gcc(found)), None)
     if compiler is None:
         raise HostBackendError("tracing needs g++; clang does not report the accesses of vectors whole. Install g++, or "
                                "name it in the environment variable CXX")
-    object_file = source.with_suffix(".o")
-    done = subprocess.run([compiler, *flags, *WATCH_FLAGS, "-fPIC", "-c", str(source), "-o", str(object_file)],
-                          capture_output=True, text=True)
+    done = subprocess.run([compiler, *flags, "-fPIC", "-c", str(source), "-o", str(object_file)], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    return object_file
 
 
 def _is_gcc(compiler: str) -> bool:

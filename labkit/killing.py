@@ -11,6 +11,7 @@ import os
 import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
 
 import torch
 
@@ -22,8 +23,9 @@ from labkit.properties import check_registration
 from labkit.report import keep
 from labkit.verdict import CHECKS, Verdict
 
-LIMIT = 300  # seconds for a process, and a tenth of it more for each time
+LIMIT = 600  # seconds for a process
 TIMES = {"cuda": 50, "host": 1}  # how often the kernels without a fault are checked
+TIMES_OF_A_PROCESS = 10  # at most
 SIDE, TOLERANCE = 1024, 1e-3  # of `passes_one_allclose`
 
 
@@ -65,14 +67,16 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
             raise ValueError(f"kills: {what!r} is to be found by {fault.found_by!r}; there are {', '.join(CHECKS)}")
     backend = machine.backend()
     times = TIMES[backend] if times is None else times
-    sound = {(fault.operator, fault.version): None for fault in faults.values()}
-    with ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 2) // 2))) as pool:
-        passed = pool.map(lambda key: judged(Shipped(*key, "", "", ""), backend, times), sound)
-        found = dict(zip(faults, pool.map(lambda fault: judged(fault, backend, 1), faults.values())))
+    sound = [(kernel, range(times)[first:first + TIMES_OF_A_PROCESS])
+             for kernel in dict.fromkeys((fault.operator, fault.version) for fault in faults.values())
+             for first in range(0, times, TIMES_OF_A_PROCESS)]
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool:
+        passed = pool.map(lambda job: judged(Shipped(*job[0], "", "", ""), backend, job[1]), sound)
+        found = dict(zip(faults, pool.map(lambda fault: judged(fault, backend), faults.values())))
     survived = [f"{what!r} is not found by {fault.found_by!r}; found by {', '.join(found[what]['faults']) or 'none'}"
                 for what, fault in faults.items() if fault.found_by not in found[what]["faults"]]
     survived += [f"{operator} v{version} as it is does not pass: {one['faults']}"
-                 for (operator, version), one in zip(sound, passed) if one["faults"]]
+                 for ((operator, version), _), one in zip(sound, passed) if one["faults"]]
     rows, words, by_check = _tables(faults, found)
     outcome = f"{len(rows)} of {len(rows)} faults found; the kernels as they are pass {times} of {times} times"
     results.note("check", title, "; ".join(survived) or outcome)
@@ -111,73 +115,93 @@ def passes_one_allclose(operator: Operator, version: int) -> bool:
                for got, want in ((y, right), (x.grad, exact.grad)))
 
 
-def judged(fault: Shipped, backend: str, times: int) -> dict:
-    """What a process of its own found: {"faults": {check: words}, "one allclose": "passes", "fails" or "not run"}.
+def judged(fault: Shipped, backend: str, seeds: range = range(1)) -> dict:
+    """What processes of their own found: {"faults": {check: words}, "one allclose": "passes" or "fails"}.
 
-    The fault may be none: `old` empty. Raises BuildError for one that does not compile, RuntimeError where the process failed
-    otherwise than by a signal or an error of CUDA, which are findings.
+    The fault may be none: `old` empty; then "one allclose" is not asked for. It is checked once for each seed. Raises
+    BuildError for one that does not compile, RuntimeError where a process failed otherwise than by a signal or an error of
+    CUDA, which are findings.
     """
+    # Apart, since a fault that leaves a GPU unusable would decide both.
+    passes = {"one allclose": _asked(_one_allclose, fault, backend)} if fault.old else {}
+    faults = _asked(_faults, fault, backend, seeds)
+    ended = isinstance(faults, str)
+    return {"faults": {"launch": faults} if ended else faults,
+            **{name: one if one == "passes" else "fails" for name, one in passes.items()}}
+
+
+def _asked(question: Callable, fault: Shipped, backend: str, *more: Any) -> Any:
+    """What a function of the operator answers in a process of its own, or in words how that ended without an answer."""
     # A process that is forked from one that has all imported is ready at once; but CUDA does not survive a fork.
     context = multiprocessing.get_context("spawn" if backend == "cuda" else "forkserver")
     if backend != "cuda":
         context.set_forkserver_preload(["labkit.killing", "torch.utils.cpp_extension", "functorch.compile",
                                         "torch._dynamo.testing", "torch.testing._internal.optests"])
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(theirs, fault, backend, times))
+    process = context.Process(target=_tell, args=(theirs, question, fault, backend, *more))
     process.start()
     theirs.close()
     try:
-        if not ours.poll(limit := LIMIT * (1 + times / 10)):
-            return _ended(f"no end after {limit:.0f} s")
-        found = ours.recv()
+        if not ours.poll(LIMIT):
+            return f"no end after {LIMIT} s"
+        kind, answer = ours.recv()
     except EOFError:
         process.join()
         if process.exitcode >= 0:
             raise RuntimeError(f"kills: the process of {fault} ended with {process.exitcode} and said nothing") from None
-        return _ended(f"it ended the process by signal {-process.exitcode}")
+        return f"it ended the process by signal {-process.exitcode}"
     finally:
         process.kill()
         process.join()
-    if "error" in found:
-        raise {"BuildError": build.BuildError}.get(found["kind"], RuntimeError)(f"kills: {fault}: {found['error']}")
-    return found
-
-
-def _ended(how: str) -> dict:
-    return {"faults": {"launch": how}, "one allclose": "not run"}
+    if kind:
+        raise {"BuildError": build.BuildError}.get(kind, RuntimeError)(f"kills: {fault}: {answer}")
+    return answer
 
 
 # -- the child ----------------------------------------------------------------------------------------------
 
-def _tell(pipe, fault: Shipped, backend: str, times: int) -> None:
+def _tell(pipe, question: Callable, fault: Shipped, backend: str, *more: Any) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # what it builds, and what PyTorch warns of
         os.dup2(nowhere, stream)
     torch.set_num_threads(1)  # several of these run at a time
     try:
-        pipe.send(_found(fault, backend, times))
+        if fault.old:
+            operator = mutant(fault.operator, fault.version, fault.old, fault.new, backend, file=fault.file)
+        else:
+            operator = build.load(fault.operator, fault.version, backend=backend)
+        pipe.send(("", question(operator, fault.version, *more)))
     except Exception as error:  # of any kind: it is the parent's to raise
-        pipe.send({"kind": type(error).__name__, "error": "".join(traceback.format_exception(error))})
+        pipe.send((type(error).__name__, "".join(traceback.format_exception(error))))
 
 
-def _found(fault: Shipped, backend: str, times: int) -> dict:
-    if fault.old:
-        operator = mutant(fault.operator, fault.version, fault.old, fault.new, backend, file=fault.file)
-    else:
-        operator = build.load(fault.operator, fault.version, backend=backend)
-    verdict, passes = Verdict(), "not run"
+def _one_allclose(operator: Operator, version: int) -> str:
+    try:
+        return "passes" if passes_one_allclose(operator, version) else "fails"
+    except RuntimeError as error:
+        if not _is_of_cuda(error, operator):
+            raise
+        return "fails"
+
+
+def _faults(operator: Operator, version: int, seeds: range) -> dict[str, str]:
+    verdict = Verdict()
     modes, dtypes = list(operator.reference.MODES), list(operator.reference.DTYPES)
     try:
-        passes = "passes" if passes_one_allclose(operator, fault.version) else "fails"
-        for seed in range(times):
-            judge(operator, [fault.version], modes, dtypes, seed, verdict)
+        for seed in seeds:
+            judge(operator, [version], modes, dtypes, seed, verdict)
         if "outside" not in verdict.faults:
-            check_registration(operator, fault.version, modes, dtypes, verdict)
+            check_registration(operator, version, modes, dtypes, verdict)
     except RuntimeError as error:
-        if backend != "cuda" or "CUDA error" not in str(error):  # which comes at some later call
+        if not _is_of_cuda(error, operator):
             raise
         verdict.fault("launch", str(error))
-    return {"faults": {check: _first_words(str(failed)) for check, failed in verdict.faults.items()}, "one allclose": passes}
+    return {check: _first_words(str(failed)) for check, failed in verdict.faults.items()}
+
+
+def _is_of_cuda(error: RuntimeError, operator: Operator) -> bool:
+    """Whether a kernel's failure is told, as it is at some later call."""
+    return operator.device.type == "cuda" and "CUDA error" in str(error)
 
 
 def _first_words(message: str) -> str:

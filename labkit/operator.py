@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import sys
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, ContextManager
+from typing import Any, Callable, Iterator
 
 import torch
 
 from labkit import REPOSITORY
-from labkit.environment import environment
+
+
+_kernels: ContextVar[Path | None] = ContextVar("kernels", default=None)  # a thread's own
 
 
 def kernels() -> Path:
     """The folder that operators live in: kernels/ of the repository, or what LABKIT_KERNELS names (a copy to edit)."""
-    return Path(os.environ.get("LABKIT_KERNELS") or REPOSITORY / "kernels")
+    return _kernels.get() or Path(os.environ.get("LABKIT_KERNELS") or REPOSITORY / "kernels")
 
 
-def kernels_of(folder: Path) -> ContextManager[None]:
-    """Within, operators come from another folder."""
-    return environment(LABKIT_KERNELS=str(folder))
+@contextlib.contextmanager
+def kernels_of(folder: Path) -> Iterator[None]:
+    """Within, operators come from another folder, in this thread."""
+    before = _kernels.set(folder)
+    try:
+        yield
+    finally:
+        _kernels.reset(before)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from labkit.faulty_launches import Run, specification
 from labkit.operator import Operator
 
 TOOLS = ("racecheck", "synccheck")
-LIMIT = 300  # seconds for a run
+LIMIT = 90  # seconds for a run, most of which is the start of Python
 MOST_PRINTED = 10
 
 
@@ -56,7 +56,7 @@ def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
     if program is None:
         raise FileNotFoundError("compute-sanitizer is not installed (it comes with the CUDA toolkit)")
     command = [str(program), "--tool", tool, "--show-backtrace", "no", "--print-limit", str(MOST_PRINTED), sys.executable,
-               "-m", "labkit.faulty_launches", specification(operator, [Run(size, 1)], sanitized=True)]
+               "-m", "labkit.faulty_launches", specification([(operator, [Run(size, 1)])], sanitized=True)]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     # torch's allocator would hide the ends of arrays from the tools.
     variables = {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -73,8 +73,8 @@ def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
 
 def read(text: str) -> Report:
     """The verdict in what a tool and the program below it print."""
-    ended = next((run["ended"] for line in text.splitlines() if line.startswith('[{"launches"')
-                  for run in json.loads(line) if run["ended"]), None)
+    ended = next((run["ended"] for line in text.splitlines() if line.startswith('[[{"launches"')
+                  for run in json.loads(line)[0] if run["ended"]), None)
     said = [line[9:] for line in text.splitlines() if line.startswith("=========")]
     summary = re.search(r"SUMMARY: (\d+) (?:hazard|error)", "\n".join(said))
     if not summary:

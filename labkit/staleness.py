@@ -10,13 +10,13 @@ from labkit import machine, results
 from labkit.report import keep, show_recorded
 
 TRIES = 50
-ELEMENTS = 1 << 16
-BUSY = 2_000_000  # clocks: a millisecond
+ELEMENTS = 1 << 14  # few enough for one thread of the CPU
+BUSY = 10_000_000  # clocks: some five milliseconds
 Reading = Callable[[int, torch.Tensor, torch.Tensor, "torch.cuda.Stream"], torch.Tensor]
 
 
 def busy() -> None:
-    """Keeps torch's current stream of the GPU busy for about a millisecond."""
+    """Keeps torch's current stream of the GPU busy for about five milliseconds."""
     torch.cuda._sleep(BUSY)
 
 

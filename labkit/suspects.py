@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import io
+import os
 
 import torch
 
@@ -20,7 +21,6 @@ from labkit.trace_findings import Finding
 from labkit.tracing import trace
 
 LAUNCHES = 200
-AT_A_TIME = 4  # runs of compute-sanitizer, most of which is the start of Python
 CONSEQUENCES = ("read of what nothing has written yet", "output left unwritten")  # of a missing order, or of an early end
 ON_GPU = ("racecheck", "synccheck", "few blocks", "many blocks")
 
@@ -90,36 +90,37 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
 
 
 def _seen(kernels: dict[tuple, tuple[Fault, bool]]) -> dict[tuple, Seen]:
-    seen = {}
-    for key, (fault, faulty) in kernels.items():
-        seen[key] = _on_the_cpu(fault, faulty)
-    if machine.backend() != "cuda":
+    on_gpu = machine.backend() == "cuda"
+    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            built = dict(zip(kernels, pool.map(lambda kernel: _built(*kernel, on_gpu), kernels.values())))
+        seen = {key: _on_the_cpu(built[key]["host"], fault) for key, (fault, _) in kernels.items()}
+    if not on_gpu:
         return seen
-    built = {key: _quietly(fault, "cuda", faulty) for key, (fault, faulty) in kernels.items()}
     if sanitizer.installed():
-        with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
-            asked = {(key, tool): pool.submit(sanitizer.verdict, tool, built[key], kernels[key][0].size)
-                     for key in kernels for tool in sanitizer.TOOLS}
+        with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+            asked = {(key, tool): pool.submit(sanitizer.verdict, tool, built[key]["cuda"], fault.size)
+                     for key, (fault, _) in kernels.items() for tool in sanitizer.TOOLS}
             for (key, tool), verdict in asked.items():
                 seen[key].verdicts[tool] = verdict.result()
-    for key, (fault, _) in kernels.items():  # alone on the GPU
-        seen[key].outcomes = launched(built[key], [Run(fault.size, LAUNCHES), Run(fault.many, LAUNCHES)])
+    outcomes = launched([(built[key]["cuda"], [Run(fault.size, LAUNCHES), Run(fault.many, LAUNCHES)])  # alone on the GPU
+                         for key, (fault, _) in kernels.items()])
+    for one, found in zip(seen.values(), outcomes, strict=True):
+        one.outcomes = found
     return seen
 
 
-def _on_the_cpu(fault: Fault, faulty: bool) -> Seen:
-    operator = _quietly(fault, "host", faulty)
-    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
-        traced = trace(operator, fault.version, size=fault.size, dtype=torch.float32, show=False)
-        orders = "not run" if traced.ended_early else wrong_orders(operator, fault.version, fault.size)
+def _built(fault: Fault, faulty: bool, on_gpu: bool) -> dict[str, Operator]:
+    backends = ("host", "trace", *(["cuda"] if on_gpu else []))
+    if faulty:
+        return {backend: mutant(fault.operator, fault.version, fault.old, fault.new, backend) for backend in backends}
+    return {backend: load(fault.operator, fault.version, backend=backend, launch=False) for backend in backends}
+
+
+def _on_the_cpu(operator: Operator, fault: Fault) -> Seen:
+    traced = trace(operator, fault.version, size=fault.size, dtype=torch.float32, show=False)
+    orders = "not run" if traced.ended_early else wrong_orders(operator, fault.version, fault.size)
     return Seen(traced.findings, orders, {}, [])
-
-
-def _quietly(fault: Fault, backend: str, faulty: bool) -> Operator:
-    with contextlib.redirect_stdout(io.StringIO()):  # what it builds
-        if faulty:
-            return mutant(fault.operator, fault.version, fault.old, fault.new, backend)
-        return load(fault.operator, fault.version, backend=backend, launch=False)
 
 
 def _table(kind: str, seen: dict[tuple, Seen], title: str) -> dict:
@@ -134,14 +135,22 @@ def _words(seen: dict[tuple, Seen]) -> list[dict]:
 
 
 def _agreement(seen: dict[tuple, Seen]) -> list[dict]:
-    """Faults with a race in shared memory, other faults, right kernels: in how many of them each tool sees a race."""
-    groups = {"faults, a race in shared memory": [one for (of, _), one in seen.items() if of == "fault" and one.shared_race],
-              "faults, none there": [one for (of, _), one in seen.items() if of == "fault" and not one.shared_race],
-              "kernels without a fault": [one for (of, _), one in seen.items() if of == "kernel"]}
+    """In how many kernels of a kind `trace` and racecheck see a race in shared memory, of those where racecheck came to an end.
+
+    Where only a part of a warp reaches a barrier or a shuffle, which is what synccheck reports, CUDA leaves undefined who waits
+    for whom. Such faults are a kind of their own: the two may well differ there.
+    """
+    kinds: dict[str, list[Seen]] = {"faults, a race in shared memory": [], "faults, none there": [],
+                                    "faults that divide a warp (synccheck)": [], "kernels without a fault": []}
+    for (of, _), one in seen.items():
+        divided = one.verdicts and one.verdicts["synccheck"].findings
+        kinds["kernels without a fault" if of == "kernel" else
+              "faults that divide a warp (synccheck)" if divided else
+              "faults, a race in shared memory" if one.shared_race else "faults, none there"].append(one)
     rows = []
-    for group, members in groups.items():
+    for kind, members in kinds.items():
         asked = [one for one in members if "racecheck" in one.verdicts and not one.verdicts["racecheck"].ended]
-        rows.append({"kernels": group, "there are": len(members), "racecheck ended in": len(asked),
+        rows.append({"kernels": kind, "there are": len(members), "racecheck ended in": len(asked),
                      "trace sees a race": sum(one.shared_race for one in asked),
                      "racecheck sees one": sum(one.verdicts["racecheck"].findings > 0 for one in asked)})
     return rows

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from labkit import host, machine
+from labkit import build, host, machine
 from labkit.tracing import MOST_EVENTS, Recorder
 
 KERNELS = Path(__file__).parent / "host_kernels"
@@ -64,7 +64,7 @@ def traced(name):
     source.write_text(host.transform(path.read_text(encoding="utf-8"), str(path)), encoding="utf-8")
     flags = [*host.CXX_FLAGS, "-DCUDA_HOST_TRACE", f"-I{host.INCLUDE_DIR}", f"-I{KERNELS}"]
     watched = host.compile_watched(source, flags)
-    subprocess.run(["g++", *flags, "-fPIC", "-shared", "-o", built, watched, host.INCLUDE_DIR / "trace.cpp"], check=True)
+    subprocess.run(["g++", *flags, "-shared", "-o", built, watched, build.tracer()], check=True)
     return built
 
 

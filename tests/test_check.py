@@ -66,13 +66,13 @@ def test_a_failure_names_place_input_and_both_values():
     assert "at [0, 0]: x = " in message and "got " in message and "reference " in message
 
 
-def stub(forward, allowed=(0.0, 0.0)):
+def stub(forward, allowed=(0.0, 0.0), dtype=torch.float32):
     """An operator whose `forward` should transpose, with a reference that allows (ulps, absolute)."""
     def forward_out(x, y, version):
         y.copy_(x.t())
 
     reference = types.SimpleNamespace(
-        MODES={"forward": (("x",), ("y",), lambda x: (x.t(),))}, DTYPES=(torch.float32,), DIFFERENTIABLE=[],
+        MODES={"forward": (("x",), ("y",), lambda x: (x.t(),))}, DTYPES=(dtype,), DIFFERENTIABLE=[],
         CASES=[{"shape": (3, 5)}, {"shape": (4, 4), "layout": "offset"}], SPREAD=1.0, LARGEST=2.0,
         tolerance=lambda dtype, version, mode: allowed)
     return types.SimpleNamespace(name="stub", versions={1: "in torch"}, device=torch.device("cpu"), reference=reference,
@@ -108,6 +108,24 @@ def test_where_nothing_is_allowed_one_ulp_is_too_much(monkeypatch):
     assert labkit.check(stub(next_number, allowed=(1.0, 0.0)))[1]["forward"].share == 1.0
 
 
+def test_of_float64_twice_is_allowed_since_the_reference_is_rounded_too(monkeypatch):
+    cases_alone(monkeypatch)
+
+    def far(ulps):
+        def forward(x, version):
+            y = x.t().contiguous()
+            for _ in range(ulps):
+                y = torch.nextafter(y, torch.tensor(torch.inf, dtype=y.dtype))
+            return y
+        return forward
+
+    for dtype, allowed in ((torch.float32, 3), (torch.float64, 6)):
+        operator = stub(far(allowed), (3.0, 0.0), dtype)
+        assert labkit.check(operator)[1]["forward"] == (1.0, allowed)
+        with pytest.raises(CheckFailed, match="values|elements are wrong"):
+            labkit.check(stub(far(allowed + 1), (3.0, 0.0), dtype))
+
+
 def test_every_check_has_a_fault_that_it_finds_and_every_fault_a_check():
     import faults
 
@@ -139,8 +157,8 @@ def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(ses
     with pytest.raises(Survived, match="'one block more' is not found by 'values'; found by none"):
         labkit.kills("kills", {"one block more": harmless}, "Harmless", times=1)
     with pytest.raises(build.BuildError, match="error: .*no_function"):
-        killing.judged(dataclasses.replace(harmless, old="one_element<Mode, T>(a, i);", new="no_function(a, i);"), "host", 1)
+        killing.judged(dataclasses.replace(harmless, old="one_element<Mode, T>(a, i);", new="no_function(a, i);"), "host")
     with pytest.raises(RuntimeError, match="no operator 'no_such'"):  # of the harness, and nothing that was found
-        killing.judged(dataclasses.replace(harmless, operator="no_such"), "host", 1)
-    ends = killing.judged(Shipped("gelu", 1, "one_element<Mode, T>(a, i);", "__builtin_trap();", "launch"), "host", 1)
-    assert ends == {"faults": {"launch": "it ended the process by signal 4"}, "one allclose": "not run"}
+        killing.judged(dataclasses.replace(harmless, operator="no_such"), "host")
+    ends = killing.judged(Shipped("gelu", 1, "one_element<Mode, T>(a, i);", "__builtin_trap();", "launch"), "host")
+    assert ends == {"faults": {"launch": "it ended the process by signal 4"}, "one allclose": "fails"}

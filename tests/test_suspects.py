@@ -52,7 +52,8 @@ def test_the_lab_has_its_three_families():
 @pytest.mark.parametrize("key", FAULTS, ids=lambda key: key[1])
 def test_a_fault_of_the_lab_is_seen_and_its_twin_is_clean(key):
     fault = FAULTS[key]
-    faulty, twin = (suspects._on_the_cpu(fault, is_faulty) for is_faulty in (True, False))
+    faulty, twin = (suspects._on_the_cpu(suspects._built(fault, is_faulty, on_gpu=False)["host"], fault)
+                    for is_faulty in (True, False))
     assert twin.findings == [] and twin.orders == "0 of 8" and twin.row()["trace"] == "nothing"
     assert bool(faulty.findings) == (key not in UNSEEN)
     if key in RIGHT_ON_THE_CPU:
@@ -106,7 +107,7 @@ def test_shared_accesses_are_those_after_the_last_barrier(session):
 
 def test_wrong_results_are_counted_and_right_ones_are_not():
     broken = labkit.mutant("fold", 1, "part[t + half]) : 0", "part[t + half]) : 1")  # of odd rows the middle
-    even, odd = launched(broken, [Run((3, 8), 4), Run((3, 9), 4, same_input=True)])
+    (even, odd), = launched([(broken, [Run((3, 8), 4), Run((3, 9), 4, same_input=True)])])
     assert even == Outcome(4, 0, 0.0) and odd == Outcome(4, 4, 3 / 15)
     assert (str(even), str(odd)) == ("0 of 4", "4 of 4")
 
@@ -125,16 +126,18 @@ def test_the_same_input_is_the_same_and_a_new_one_is_new(monkeypatch):
 def test_a_launch_that_hangs_is_ended_with_its_process_and_the_rest_is_not_run():
     spinning = labkit.mutant("total", 2, TICKET, SPIN)
     begin = time.monotonic()
-    first, second = launched(spinning, [Run((8, 64), 3), Run((8, 64), 3)], limit=15)
-    assert time.monotonic() - begin < 40
+    (first, second), (other,) = launched([(spinning, [Run((8, 64), 3), Run((8, 64), 3)]),
+                                          (labkit.load("fold", 1, backend="host"), [Run((4, 64), 3)])], limit=12)
+    assert time.monotonic() - begin < 60 and str(other) == "0 of 3"
     assert str(first) == "hangs" and second == NOT_RUN and str(second) == "not run"
 
 
 def test_a_launch_that_fails_is_told_in_its_words():
     fault = FAULTS["warps", "a mask that leaves lanes out"]
     broken = labkit.mutant(fault.operator, fault.version, fault.old, fault.new)
-    outcome, = launched(broken, [Run((4, 1024), 3)])
+    (outcome,), (other,) = launched([(broken, [Run((4, 1024), 3)]), (labkit.load("fold", 1, backend="host"), [Run((4, 64), 3)])])
     assert outcome.launches == 0 and outcome.ended.startswith("fails: ") and "leaves out its own lane" in outcome.ended
+    assert str(other) == "0 of 3"  # in a process of its own
 
 
 def test_an_event_that_does_not_come_is_a_hang(monkeypatch):
@@ -157,8 +160,9 @@ def test_an_event_that_does_not_come_is_a_hang(monkeypatch):
 def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
     """investigate as if there were a GPU: kernels run on the CPU all the same, the verdicts are given."""
     monkeypatch.setattr(suspects.machine, "backend", lambda: "cuda")
-    real = suspects._quietly
-    monkeypatch.setattr(suspects, "_quietly", lambda fault, backend, faulty: real(fault, "host", faulty))
+    real = suspects._built
+    monkeypatch.setattr(suspects, "_built", lambda fault, faulty, on_gpu: (
+        built := real(fault, faulty, on_gpu=False)) | {"cuda": built["host"]})
     monkeypatch.setattr(sanitizer, "installed", lambda: tool)
     monkeypatch.setattr(sanitizer, "verdict", lambda tool, operator, size: verdicts(tool, operator))
     monkeypatch.setattr(suspects, "LAUNCHES", 2)
@@ -167,9 +171,8 @@ def as_on_a_gpu(monkeypatch, verdicts, tool="/somewhere/compute-sanitizer"):
 
 def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
     race = Report(1, "Error: Race reported", ("fold.cu:25", "fold.cu:27"))
-    clean = Report(0)
     as_on_a_gpu(monkeypatch, lambda tool, operator: race if tool == "racecheck" and "mutants" in operator.source.parts
-                else clean)
+                else Report(0))
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
     assert row == {"fault": "no barrier", "trace": "at 27: race", "wrong orders": "7 of 8", "racecheck": "at 25, 27",
                    "synccheck": "nothing", "few blocks": "2 of 2", "many blocks": "2 of 2"}
@@ -177,13 +180,24 @@ def test_a_gpu_fills_its_columns_and_the_agreement(session, monkeypatch):
     twin, = tables["s_twins"]["rows"]
     assert twin == {"kernel": "fold v1, 2 × 256", "trace": "nothing", "wrong orders": "0 of 8",
                     "racecheck": "nothing", "synccheck": "nothing", "few blocks": "0 of 2", "many blocks": "0 of 2"}
-    assert [list(row.values())[1:] for row in tables["s_agreement"]["rows"]] == [[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]]
+    assert [list(row.values())[1:] for row in tables["s_agreement"]["rows"]] == [
+        [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0]]
     assert tables["s_words"]["rows"][0]["racecheck"] == "Error: Race reported"
+
+
+def test_a_warp_that_is_divided_at_a_barrier_is_no_matter_of_agreement(session, monkeypatch):
+    divided = Report(1, "Barrier error detected. Divergent thread(s) in warp.", ("fold.cu:26",))
+    as_on_a_gpu(monkeypatch, lambda tool, operator: divided if tool == "synccheck" and "mutants" in operator.source.parts
+                else Report(0))
+    labkit.investigate("s", {"every other lane": FAULTS["barriers", "a barrier for every other lane"]}, "Suspects")
+    rows = session().tables["s_agreement"]["rows"]
+    assert [list(row.values())[1:] for row in rows] == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0]]
 
 
 def test_a_hang_is_explained(session, monkeypatch, capsys):
     as_on_a_gpu(monkeypatch, lambda tool, operator: Report(0))
-    monkeypatch.setattr(suspects, "launched", lambda operator, runs: [Outcome(3, 0, 0.0), Outcome(0, 0, 0.0, "hangs")])
+    monkeypatch.setattr(suspects, "launched",
+                        lambda asked: [[Outcome(3, 0, 0.0), Outcome(0, 0, 0.0, "hangs")]] * len(asked))
     row, = labkit.investigate("s", {"no barrier": MISSING}, "Suspects")
     assert (row["few blocks"], row["many blocks"]) == ("0 of 3", "hangs")
     assert "no barrier: a launch did not end within 5 seconds" in capsys.readouterr().out
@@ -232,7 +246,7 @@ def test_what_is_refused(call, says):
 # ---- what compute-sanitizer prints ----
 
 KERNEL = "void v1::kernel<float>(const T1 *, T1 *, long, int)"
-RACE = f"""[{{"launches": 1, "wrong": 1, "elements": 0.5, "ended": null}}]
+RACE = f"""[[{{"launches": 1, "wrong": 1, "elements": 0.5, "ended": null}}]]
 ========= COMPUTE-SANITIZER
 ========= Error: Race reported between Write access at {KERNEL}+0x110 in /a folder/fold.cu:25
 =========     and Read access at {KERNEL}+0x1a0 in /a folder/fold.cu:27 [1024 hazards]
@@ -270,7 +284,7 @@ def test_what_a_tool_prints_is_read():
 
 
 def test_a_hang_and_a_failed_tool_are_told():
-    hang = '[{"launches": 0, "wrong": 0, "elements": 0.0, "ended": "hangs"}]\n'
+    hang = '[[{"launches": 0, "wrong": 0, "elements": 0.0, "ended": "hangs"}]]\n'
     assert str(sanitizer.read(hang + CLEAN)) == str(sanitizer.read(hang)) == "hangs"
     assert str(sanitizer.read("========= Error: unable to launch\nno such device")) == "fails: no such device"
     assert str(sanitizer.read("")) == "fails: it printed nothing"
@@ -285,7 +299,8 @@ def test_racecheck_and_the_trace_agree_on_every_planted_race_and_every_twin(sess
         pytest.skip("compute-sanitizer is not installed")
     shared = {what: fault for (name, what), fault in FAULTS.items() if name != "blocks"}
     labkit.investigate("s", shared, "Suspects")
-    races, _, clean = session().tables["s_agreement"]["rows"]
+    races, _, divided, clean = session().tables["s_agreement"]["rows"]
+    assert divided["there are"] > 0
     assert races["trace sees a race"] == races["racecheck sees one"] == races["racecheck ended in"] > 2
     assert clean["trace sees a race"] == clean["racecheck sees one"] == 0 < clean["racecheck ended in"]
     assert {row["many blocks"].split()[0] for row in session().tables["s_twins"]["rows"]} == {"0"}
@@ -295,7 +310,7 @@ def test_racecheck_and_the_trace_agree_on_every_planted_race_and_every_twin(sess
 def test_a_wait_for_blocks_that_do_not_fit_hangs_and_costs_this_process_nothing():
     fault = FAULTS["blocks", "a wait for all blocks"]
     spinning = labkit.mutant(fault.operator, fault.version, fault.old, fault.new, "cuda")
-    few, many = launched(spinning, [Run((8, 256), 5), Run(fault.many, 1)])
+    (few, many), = launched([(spinning, [Run((8, 256), 5), Run(fault.many, 1)])])
     assert str(few) == "0 of 5" and str(many) == "hangs"
     assert torch.ones(3, device="cuda").sum().item() == 3
 
