@@ -306,7 +306,8 @@ def compile_object(source: Path, flags: list[str], object_file: Path) -> None:
     if compiler is None:
         raise HostBackendError("tracing needs g++; clang does not report the accesses of vectors whole. Install g++, or "
                                "name it in the environment variable CXX")
-    done = subprocess.run([compiler, *flags, "-fPIC", "-c", str(source), "-o", str(object_file)], capture_output=True, text=True)
+    command = [compiler, *flags, "-fPIC", "-c", str(source), "-o", str(object_file)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
 

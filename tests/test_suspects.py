@@ -135,7 +135,8 @@ def test_a_launch_that_hangs_is_ended_with_its_process_and_the_rest_is_not_run()
 def test_a_launch_that_fails_is_told_in_its_words():
     fault = FAULTS["warps", "a mask that leaves lanes out"]
     broken = labkit.mutant(fault.operator, fault.version, fault.old, fault.new)
-    (outcome,), (other,) = launched([(broken, [Run((4, 1024), 3)]), (labkit.load("fold", 1, backend="host"), [Run((4, 64), 3)])])
+    (outcome,), (other,) = launched([(broken, [Run((4, 1024), 3)]),
+                                     (labkit.load("fold", 1, backend="host"), [Run((4, 64), 3)])])
     assert outcome.launches == 0 and outcome.ended.startswith("fails: ") and "leaves out its own lane" in outcome.ended
     assert str(other) == "0 of 3"  # in a process of its own
 
