@@ -73,7 +73,8 @@ def column(head: str, values: list) -> list[str]:
     """The cells of one column as text: fractions with as many decimals as the one that needs most, so that they line up, but
     no more than five significant digits of the largest.
 
-    A column of the head "value" holds things of different kinds, each written as it is.
+    Each is written as it is where that would leave a smaller one less than two digits, and in a column of the head "value",
+    which holds things of different kinds.
     """
     cells = [number(value) for value in values]
     fraction = [isinstance(value, float) and "e" not in cell for value, cell in zip(values, cells)]
@@ -82,6 +83,9 @@ def column(head: str, values: list) -> list[str]:
         return cells
     largest = max(abs(value) for value, counts in zip(values, fraction) if counts)
     decimals = min(decimals, max(0, 4 - _magnitude(largest)))
+    least = min((abs(value) for value, counts in zip(values, fraction) if counts and value), default=largest)
+    if _magnitude(largest) >= 4 and decimals + _magnitude(least) < 1:
+        return cells
     plain = [type(value) in (int, float) and "e" not in cell for value, cell in zip(values, cells)]
     return [f"{value:,.{decimals}f}" if lines_up else cell for value, cell, lines_up in zip(values, cells, plain)]
 

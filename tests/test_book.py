@@ -337,6 +337,7 @@ def test_numbers(value, text):
 
 @pytest.mark.parametrize("head, values, cells", [
     ("ms", [45.752, 3.7, 4.0, 0, None, "n/a"], ["45.75", "3.70", "4.00", "0.00", "–", "n/a"]),
+    ("µs", [27013.6, 8.22, 25.0], ["27,014", "8.22", "25"]), ("µs", [27013.6, 822.25], ["27,014", "822"]),
     ("kernels", [552, 48], ["552", "48"]), ("bytes", [4.0, 512.0], ["4", "512"]), ("value", [332.0, 11.1], ["332", "11.1"]),
     ("error", [1.5e-7, 0.25], ["1.50e-07", "0.25"]), ("right", [True, 0.5], ["yes", "0.5"])])
 def test_the_fractions_of_a_column_line_up(head, values, cells):
