@@ -26,6 +26,7 @@ from labkit.verdict import CHECKS, Verdict
 LIMIT = 600  # seconds for a process
 TIMES = {"cuda": 50, "host": 1}  # how often the kernels without a fault are checked
 TIMES_OF_A_PROCESS = 10  # at most
+OF_A_PROCESS = 2 << 30  # bytes of a GPU's memory, its context included
 SIDE, TOLERANCE = 1024, 1e-3  # of `passes_one_allclose`
 
 
@@ -70,7 +71,7 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
     sound = [(kernel, range(times)[first:first + TIMES_OF_A_PROCESS])
              for kernel in dict.fromkeys((fault.operator, fault.version) for fault in faults.values())
              for first in range(0, times, TIMES_OF_A_PROCESS)]
-    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool:
+    with ThreadPoolExecutor(_at_a_time(backend)) as pool:
         passed = pool.map(lambda job: judged(Shipped(*job[0], "", "", ""), backend, job[1]), sound)
         found = dict(zip(faults, pool.map(lambda fault: judged(fault, backend), faults.values())))
     survived = [f"{what!r} is not found by {fault.found_by!r}; found by {', '.join(found[what]['faults']) or 'none'}"
@@ -86,6 +87,12 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
         raise Survived("kills: " + "\n".join(survived))
     print(f"{title}: {outcome}.")
     return rows
+
+
+def _at_a_time(backend: str) -> int:
+    """How many processes the cores, and the memory of a GPU, have room for."""
+    processes = max(2, (os.cpu_count() or 2) - 1)
+    return processes if backend != "cuda" else max(1, min(processes, torch.cuda.mem_get_info()[0] // OF_A_PROCESS))
 
 
 def _tables(faults: dict[str, Shipped], found: dict[str, dict]) -> tuple[list[dict], list[dict], list[dict]]:

@@ -1,18 +1,27 @@
-"""`timing_mistakes`: how GPU code is timed wrongly, each way beside the right one, on the GPU at hand."""
+"""`timing_mistakes`: how GPU code is timed wrongly, each way beside the right one, on the GPU at hand.
+
+    python -m labkit.misleading    times GeLU as the source article does, twice, in a new process; prints both as JSON
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import statistics
+import sys
 import time
 from typing import Callable
 
 import torch
 
 from labkit import figures, machine, results
+from labkit.build import load
 from labkit.compare import WrongResult
+from labkit.environment import in_a_new_process
 from labkit.mutants import mutant
 from labkit.operator import Operator
+from labkit.precision import type_name
 from labkit.report import here, keep, show_recorded
 from labkit.timing import STARVED, Gpu, lead_in, measure, timed
 
@@ -25,6 +34,7 @@ LARGE = 16384  # of a tensor whose kernel takes much longer than its launch
 SMALL = 1024  # elements whose kernel is shorter than its launch
 IDLE = 5.0  # seconds after which a GPU has slowed its clocks down
 BUSY = 200_000  # clocks for which the GPU has work before a call: about a tenth of a millisecond
+AT_WORK = 2_000_000_000  # clocks: about a second, in which its clocks are read
 GROUPS = 9
 HALF = ("if (i < vectors) {", "if (i < vectors / 2) {")  # in version 4 of GeLU
 
@@ -54,7 +64,7 @@ def timing_mistakes(name: str, gelu: Operator) -> list[dict]:
         return show_recorded([name, f"{name}_spread"], title)
     mistakes = [mistake for find in _MISTAKES for mistake in find(gelu)]
     rows = [{"mistake": one.name, "timed": one.what, "gives, µs": _rounded(one.wrong), "right, µs": _rounded(one.right),
-             "of the right": figures.number(one.wrong / one.right) + "×", "why": one.why} for one in mistakes]
+             "of the right": figures.ratio(one.wrong / one.right), "why": one.why} for one in mistakes]
     results.note("measured", title, f"{len(rows)} ways")
     keep({name: results.table_of(title, rows), f"{name}_spread": _spread(gelu)}, f"On {here()}")
     return rows
@@ -112,25 +122,28 @@ def by_events(call: Call, x: torch.Tensor, calls: int = CALLS) -> float:
 
 # -- the mistakes -------------------------------------------------------------------------------------------
 
+def _dtype() -> torch.dtype:
+    """A 16-bit type that torch.compile takes here: without native bfloat16 it would leave the function to eager PyTorch."""
+    return torch.bfloat16 if machine.native_bfloat16() else torch.float16
+
+
 def _values(shape: tuple[int, ...], gelu: Operator) -> torch.Tensor:
-    return torch.randn(shape, device=gelu.device, dtype=torch.float32).to(torch.bfloat16)
+    return torch.randn(shape, device=gelu.device, dtype=torch.float32).to(_dtype())
 
 
 def _square(side: int) -> str:
-    return f"{side} × {side} bfloat16"
+    return f"{side} × {side} {type_name(_dtype())}"
 
 
 def _article(gelu: Operator) -> list[Mistake]:
+    first, again = in_a_new_process("labkit.misleading")  # where nothing is warm
     x = _values((SIDE, SIDE), gelu)
     cold = right(gelu, x)
-    torch.cuda.synchronize()
-    time.sleep(IDLE)
-    first, again = (by_the_clock(gelu, x, wait=True) for _ in range(2))
     lead_in(Gpu())
     queued = by_events(gelu, x)
     what = _square(SIDE)
     return [Mistake(f"the article's way: the mean of {CALLS}", what, first, cold,
-                    "no warm-up, one tensor, a mean, launches from Python"),
+                    "in a new process: no warm-up, one tensor, a mean, launches from Python"),
             Mistake("the same a second time", what, again, cold, "warmed up; the rest is as before"),
             Mistake("the same behind other work", what, queued, cold, "by events: the GPU does not wait for Python at first")]
 
@@ -165,8 +178,10 @@ def _zeros(gelu: Operator) -> list[Mistake]:
         by_events(lambda x: x @ x, x, calls=3 * CALLS)  # until the clocks have settled
         return by_events(lambda x: x @ x, x, calls=3 * CALLS)
 
-    return [Mistake("zeros as input", f"product of two {side} × {side} float16 matrices", sustained(torch.zeros_like(values)),
-                    sustained(values), "bits that do not flip take little power, and the clocks stay high; both by events")]
+    turns = [(sustained(torch.zeros_like(values)), sustained(values)) for _ in range(2)]
+    zeros, right = (sum(times) / len(turns) for times in zip(*turns))
+    return [Mistake("zeros as input", f"product of two {side} × {side} float16 matrices", zeros, right,
+                    "bits that do not flip take little power, so the clocks can stay high; both by events")]
 
 
 def _mean(gelu: Operator) -> list[Mistake]:
@@ -180,20 +195,25 @@ def _mean(gelu: Operator) -> list[Mistake]:
 def _clocks(gelu: Operator) -> list[Mistake]:
     graph = _graph(gelu, _values((SIDE, SIDE), gelu))
     right(lambda x: graph.replay(), torch.zeros(1, device=gelu.device))
-    warm, fast = _replayed(graph), machine.clocks()
+    warm = _replayed(graph)
+    torch.cuda._sleep(AT_WORK)
+    fast = machine.clocks()
+    torch.cuda.synchronize()
     time.sleep(IDLE)
-    slow, idle = machine.clocks(), _replayed(graph)
+    idle = _replayed(graph)  # before the clocks are read, which may wake the GPU
+    time.sleep(IDLE)
+    slow = machine.clocks()
     seen = ", ".join(f"{label} {reading['sm_mhz']:.0f} MHz" for label, reading in (("idle", slow), ("at work", fast))
                      if reading and reading["sm_mhz"])
     what = f"{_square(SIDE)}, {CALLS} launches in a graph, {IDLE:.0f} s after the last work"
     return [Mistake("another clock", what, idle, warm,
-                    f"a GPU that has idled starts slowly, so two programs may meet two clocks; {seen or 'no reading'}")]
+                    f"where a GPU that idles slows down, two programs may meet two clocks; here {seen or 'none was read'}")]
 
 
 def _overhead(gelu: Operator) -> list[Mistake]:
     x = _values((SMALL,), gelu)
     graph = _graph(gelu, x)
-    return [Mistake("launches taken for the kernel", f"{SMALL} elements bfloat16", by_events(gelu, x),
+    return [Mistake("launches taken for the kernel", f"{SMALL} elements {type_name(_dtype())}", by_events(gelu, x),
                     right(lambda x: graph.replay(), x) / CALLS,
                     f"the GPU waits for Python; right is one of {CALLS} launches in a CUDA graph")]
 
@@ -269,3 +289,13 @@ def spreads(samples: list[float], sizes: tuple[int, ...] = (1, 3, 10, 30, 100)) 
                     f"{label} off by at most, %": round(100 * max(abs(one / middle - 1) for one in found), 2)}
         rows.append(row)
     return rows
+
+
+# -- the child ----------------------------------------------------------------------------------------------
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        _gelu = load("gelu", launch=False)
+        _x = _values((SIDE, SIDE), _gelu)
+        _told = [by_the_clock(_gelu, _x, wait=True) for _ in range(2)]
+    print(json.dumps(_told))

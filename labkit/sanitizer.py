@@ -17,8 +17,9 @@ from labkit.faulty_launches import Run, specification
 from labkit.operator import Operator
 
 TOOLS = ("racecheck", "synccheck")
-LIMIT = 90  # seconds for a run, most of which is the start of Python
+LIMIT = 180  # seconds for a run, most of which is the start of Python
 MOST_PRINTED = 10
+TOLD = '[[{"launches"'  # how the line begins in which `labkit.faulty_launches` says what it saw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,8 @@ def installed() -> Path | None:
 def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
     """Runs one launch, with an input of this shape, under a tool of TOOLS, in a process of its own.
 
-    operator: built for CUDA, with one version. Raises FileNotFoundError where compute-sanitizer is not installed.
+    operator: built for CUDA, with one version. A run that says nothing for LIMIT seconds is ended. Raises FileNotFoundError
+    where compute-sanitizer is not installed.
     """
     program = installed()
     if program is None:
@@ -67,13 +69,15 @@ def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)  # the tool and the program below it
-            return Report(0, ended="hangs")
+            text, _ = running.communicate()
+            if TOLD not in text:  # the program itself tells a launch that hangs, and may not get away from it
+                return Report(0, ended=f"fails: no end after {LIMIT} s")
     return read(text)
 
 
 def read(text: str) -> Report:
     """The verdict in what a tool and the program below it print."""
-    ended = next((run["ended"] for line in text.splitlines() if line.startswith('[[{"launches"')
+    ended = next((run["ended"] for line in text.splitlines() if line.startswith(TOLD)
                   for run in json.loads(line)[0] if run["ended"]), None)
     said = [line[9:] for line in text.splitlines() if line.startswith("=========")]
     summary = re.search(r"SUMMARY: (\d+) (?:hazard|error)", "\n".join(said))
