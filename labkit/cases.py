@@ -124,12 +124,12 @@ def bits(t: torch.Tensor) -> torch.Tensor:
 @contextlib.contextmanager
 def new_memory_is_nan():
     """Within, torch fills new memory with NaN, so that an element which nobody writes shows."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # The debug mode is the same switch as torch.use_deterministic_algorithms, which takes seconds to import Inductor.
+    before, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)
         torch.utils.deterministic.fill_uninitialized_memory = fill

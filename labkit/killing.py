@@ -143,7 +143,7 @@ def _asked(question: Callable, fault: Shipped, backend: str, *more: Any) -> Any:
     context = multiprocessing.get_context("spawn" if backend == "cuda" else "forkserver")
     if backend != "cuda":
         context.set_forkserver_preload(["labkit.killing", "torch.utils.cpp_extension", "functorch.compile",
-                                        "torch._dynamo.testing", "torch.testing._internal.optests"])
+                                        "torch._dynamo.testing", "torch._inductor.compile_fx", "torch.testing._internal.optests"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, question, fault, backend, *more))
     process.start()
