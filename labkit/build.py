@@ -63,9 +63,10 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     launch: whether the kernel runs once, to be ready; one that is known to be faulty had better not.
     cuda_flags: further flags for nvcc, such as "-fmad=false"; another set of flags is another build.
 
-    Prints one line: what was built, for which backend, how long it took up to and with the first launch, and where it
-    lies. Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags
-    of nvcc where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile.
+    Prints one line, unless this process has loaded that build before: what was built, for which backend, how long it took up
+    to and with the first launch, and where it lies. Returns an Operator. Raises FileNotFoundError for an unknown name,
+    ValueError for an unknown version or for flags of nvcc where nvcc does not compile, and BuildError, with the compiler's
+    first error on top, when it does not compile.
     """
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))

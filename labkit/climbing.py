@@ -13,7 +13,7 @@ import torch
 from labkit import figures, machine, results
 from labkit.environment import in_a_new_process
 from labkit.report import keep, show_recorded
-from labkit.rungs import ON_THE_CPU, RUNGS
+from labkit.rungs import NEEDS_ON_THE_CPU, ON_THE_CPU, RUNGS
 
 LIMIT = 600  # seconds for one way
 SHORT, REPEATS = 5, 3  # a way that takes less than SHORT seconds is measured REPEATS times
@@ -58,7 +58,7 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
         raise Failed("none of the ways gets to a launch here; see above")
     slowest = max(cold for cold, _, _ in measured.values())
     rows = [{"way": rung, "cold, s": _seconds(cold), "warm, s": _seconds(warm), "import, s": _seconds(imports),
-             "cold, of the slowest": figures.percent(cold / slowest), "needs": RUNGS[rung].needs,
+             "cold, of the slowest": figures.percent(cold / slowest), "needs": RUNGS[rung].needs if on_gpu else NEEDS_ON_THE_CPU,
              "gives up": RUNGS[rung].gives_up} for rung, (cold, warm, imports) in measured.items()]
     results.note("measured", "from source to the first launch", f"{len(rows)} ways, cold and warm")
     drawn = {"columns": ["cold, s", "warm, s"], "label": "seconds from source to the first launch", "scale": "log"}

@@ -54,8 +54,11 @@ def compiler() -> Finding:
     """The C++ compiler, asked to read a C++20 header."""
     found = machine.find_cxx()
     if found is None:
-        seen = f"CXX={os.environ['CXX']} is not there" if os.environ.get("CXX") else "none (c++ is not on PATH)"
-        return Finding("C++ compiler", "fail", seen, "install one: apt install g++, or dnf install gcc-c++")
+        if os.environ.get("CXX"):
+            return Finding("C++ compiler", "fail", f"CXX={os.environ['CXX']} is not there",
+                           "unset CXX, or name one program in it, such as CXX=g++-12")
+        return Finding("C++ compiler", "fail", "none (c++ is not on PATH)",
+                       "install one: apt install g++, or dnf install gcc-c++")
     seen = f"{(machine.output(found, '--version') or 'no version').splitlines()[0]} at {found}"
     try:
         done = subprocess.run([found, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], capture_output=True, timeout=20,

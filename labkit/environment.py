@@ -44,11 +44,12 @@ def in_a_new_process(module: str, *arguments: str, timeout: float | None = None,
     """Runs a module of labkit in a process of its own and returns what the last line that it prints says, as JSON.
 
     arguments: its command line. timeout: seconds, after which subprocess.TimeoutExpired is raised. variables: of its
-    environment, added to those here. RuntimeError, with the process's last words, where it fails.
+    environment, added to those here. RuntimeError, the process's last line first, where it fails.
     """
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=timeout,
                           env={**os.environ, "PYTHONPATH": path, **variables})
     if done.returncode:
-        raise RuntimeError((done.stderr.strip() or done.stdout.strip())[-2000:])
+        words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise RuntimeError(f"{words.splitlines()[-1] if words else f'it ended with {done.returncode}'}\n{words}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -25,6 +25,8 @@ from labkit.verdict import CHECKS, Verdict
 
 LIMIT = 600  # seconds for a process
 TIMES = {"cuda": 50, "host": 1}  # how often the kernels without a fault are checked
+PRELOADED = ["labkit.killing", "torch.utils.cpp_extension", "functorch.compile", "torch._dynamo.testing",
+             "torch._inductor.compile_fx", "torch.testing._internal.optests"]  # what a build and the checks import
 TIMES_OF_A_PROCESS = 10  # at most
 OF_A_PROCESS = 2 << 30  # bytes of a GPU's memory, its context included
 SIDE, TOLERANCE = 1024, 1e-3  # of `passes_one_allclose`
@@ -142,8 +144,7 @@ def _asked(question: Callable, fault: Shipped, backend: str, *more: Any) -> Any:
     # A process that is forked from one that has all imported is ready at once; but CUDA does not survive a fork.
     context = multiprocessing.get_context("spawn" if backend == "cuda" else "forkserver")
     if backend != "cuda":
-        context.set_forkserver_preload(["labkit.killing", "torch.utils.cpp_extension", "functorch.compile",
-                                        "torch._dynamo.testing", "torch._inductor.compile_fx", "torch.testing._internal.optests"])
+        context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, question, fault, backend, *more))
     process.start()

@@ -147,7 +147,9 @@ def _linked(folder: Path, sources: list[str], target: str, arch: str, lto: str) 
     worked, said = _run(folder, nvcc, f"-arch={arch}", *([lto] if lto else []), "-dlink", "-cubin", *objects, "-o",
                         linked := f"{objects[0]}.cubin")
     if not worked:  # -dlto takes a library that not every toolkit has
-        return {"kernel": None, "function": None, "calls": None, "registers": None, "outcome": _first_error(said)}
+        return {"kernel": None, "function": None, "calls": None, "registers": None,
+                "outcome": f"{_first_error(said)} (this toolkit lacks nvJitLink's library)" if "library load" in said
+                else _first_error(said)}
     found = disassembly.parse(_shown_by("nvdisasm", "-c", folder / linked), [])
     kernel = next(code for symbol, code in found.items() if "kernel" in symbol)
     # nvlink's -v says it as well, but not of what it compiles itself (-dlto).

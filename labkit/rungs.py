@@ -205,6 +205,7 @@ RUNGS = {
     "Triton": Rung(_triton, ("triton",), "Triton, C compiler", f"CUDA C++, {_RAW}"),
     "torch.compile": Rung(_torch_compile, ("torch._dynamo", "torch._inductor"), "Triton, C compiler", "CUDA C++"),
 }
+NEEDS_ON_THE_CPU = "C++ compiler, ninja"
 ON_THE_CPU = ("load(), torch/extension.h in the binding", "load(), stable ABI")
 
 

@@ -113,7 +113,8 @@ def _recipe(name: str) -> Path:
 
 def _try(wheel: Path, python: Path) -> dict:
     built = built_with(wheel)
-    row = {"built with": _said(torch=built["torch"], CUDA=built["cuda"], Python=built["python"]),
+    gpus = " to ".join(dict.fromkeys((built["sass"][0], built["sass"][-1]))) if built["sass"] else None
+    row = {"built with": _said(torch=built["torch"], CUDA=built["cuda"], Python=built["python"], GPUs=gpus),
            "run by": "", "on": "",
            "largest error, ULP": None, "seconds": None, "outcome": ""}
     with tempfile.TemporaryDirectory() as place:
