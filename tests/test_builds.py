@@ -219,8 +219,8 @@ def test_provoked_faults_end_in_a_clear_error_or_are_mended():
         "ninja is not on PATH": "works",
         "ninja is not installed": "BuildError: copy: ninja: not on PATH. To mend it: python3 -m labkit setup, or: python -m "
                                   "pip install ninja.",
-        "CXX names no compiler": "BuildError: copy: C++ compiler: CXX=g++-98 is not there. To mend it: install one: apt "
-                                 "install g++, or dnf install gcc-c++.",
+        "CXX names no compiler": "BuildError: copy: C++ compiler: CXX=g++-98 is not there. To mend it: unset CXX, "
+                                 "or name one program in it, such as CXX=g++-12.",
         "a lock that a killed build has left": "works",
         "torch was upgraded, the cache was not": "works, built again"}
     assert {later for _, _, _, later in rows.values()} == {"works"}
