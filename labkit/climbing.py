@@ -59,7 +59,8 @@ def ladder(name: str, rungs: tuple[str, ...] | None = None) -> list[dict]:
     slowest = max(cold for cold, _, _ in measured.values())
     rows = [{"way": rung, "cold, s": _seconds(cold), "warm, s": _seconds(warm), "import, s": _seconds(imports),
              "cold, of the slowest": figures.percent(cold / slowest),
-             "needs": RUNGS[rung].needs if on_gpu else NEEDS_ON_THE_CPU, "gives up": RUNGS[rung].gives_up} for rung, (cold, warm, imports) in measured.items()]
+             "needs": RUNGS[rung].needs if on_gpu else NEEDS_ON_THE_CPU, "gives up": RUNGS[rung].gives_up}
+            for rung, (cold, warm, imports) in measured.items()]
     results.note("measured", "from source to the first launch", f"{len(rows)} ways, cold and warm")
     drawn = {"columns": ["cold, s", "warm, s"], "label": "seconds from source to the first launch", "scale": "log"}
     keep({name: results.table_of(f"From source to the first launch, on {machine.cpu()}", rows, bars=drawn)})
