@@ -34,8 +34,9 @@ def pip_install(*arguments: str, python: Path, folder: Path, log: Path) -> None:
 
     Raises SetupError with pip's own last error and what to do about it.
     """
-    # Output is read line by line; "raw" makes pip print the bytes it has as lines, which older ones can't do.
-    command = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+    # Output is read line by line; "raw" makes pip print the bytes it has as lines, which older ones can't do. Python compiles
+    # what it imports; to compile all that is installed takes longer than everything else here but the download.
+    command = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"]
     progress = _Progress()
     errors: list[str] = []
     log.parent.mkdir(parents=True, exist_ok=True)
