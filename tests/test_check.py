@@ -136,29 +136,38 @@ def test_every_check_has_a_fault_that_it_finds_and_every_fault_a_check():
 def test_a_fault_is_found_by_the_check_that_is_named_or_survives(session, capsys):
     import faults
 
-    found = {what: faults.SHIPPED[what] for what in ("hides NaN", "names no stream")}
+    found = {what: faults.SHIPPED[what] for what in ("remembers results by address", "names no stream")}
     rows = labkit.kills("kills", found, "Two faults", times=1)
     assert [(row["one allclose"], row["found by"], row["and by"]) for row in rows] == [
-        ("passes", "special", ""), ("passes", "stream", "")]
+        ("passes", "again", ""), ("passes", "stream", "")]
     tables = session().tables
     assert set(tables) == {"kills", "kills_words", "kills_checks"}
     alone = {row["check"]: (row["finds"], row["alone"]) for row in tables["kills_checks"]["rows"]}
-    assert alone["special"] == alone["stream"] == (1, 1) and alone["values"] == (0, 0)
-    assert "should be NaN" in tables["kills_words"]["rows"][0]["in words"]
+    assert alone["again"] == alone["stream"] == (1, 1) and alone["values"] == (0, 0)
+    assert "gives an old result" in tables["kills_words"]["rows"][0]["in words"]
     assert "2 of 2 faults found; the kernels as they are pass 1 of 1 times" in capsys.readouterr().out
-    with pytest.raises(Survived, match="'hides NaN' is not found by 'values'; found by special"):
-        labkit.kills("kills", {"hides NaN": dataclasses.replace(found["hides NaN"], found_by="values")}, "One", times=1)
+
+
+def test_a_fault_that_another_check_finds_and_a_kernel_that_does_not_pass_are_told(session, monkeypatch):
+    fault = Shipped("copy", 5, "old", "new", "values")
+    monkeypatch.setattr(killing, "judged", lambda fault, backend, seeds=range(1): (
+        {"faults": {"special": "a NaN is lost"}, "one allclose": "passes"} if fault.old else {"faults": {"order": "other bits"}}))
+    with pytest.raises(Survived, match="'hides NaN' is not found by 'values'; found by special\ncopy v5 as it is does not pass: "
+                                       "{'order': 'other bits'}"):
+        labkit.kills("kills", {"hides NaN": fault}, "One", times=1)
+    assert session().tables["kills"]["rows"][0]["found by"] == "not found"
     with pytest.raises(ValueError, match="'hides NaN' is to be found by 'luck'; there are launch, unwritten"):
-        labkit.kills("kills", {"hides NaN": dataclasses.replace(found["hides NaN"], found_by="luck")}, "One", times=1)
+        labkit.kills("kills", {"hides NaN": dataclasses.replace(fault, found_by="luck")}, "One", times=1)
 
 
 def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(session):
-    harmless = Shipped("gelu", 1, "blocks_for(n, THREADS);", "blocks_for(n, THREADS) + 1;", "values")
-    with pytest.raises(Survived, match="'one block more' is not found by 'values'; found by none"):
-        labkit.kills("kills", {"one block more": harmless}, "Harmless", times=1)
+    store = "if (i < n) y[i] = x[i];"
+    harmless = Shipped("copy", 1, store, "if (n > i) y[i] = x[i];", "values")
+    with pytest.raises(Survived, match="'turned round' is not found by 'values'; found by none"):
+        labkit.kills("kills", {"turned round": harmless}, "Harmless", times=1)
     with pytest.raises(build.BuildError, match="error: .*no_function"):
-        killing.judged(dataclasses.replace(harmless, old="one_element<Mode, T>(a, i);", new="no_function(a, i);"), "host")
+        killing.judged(dataclasses.replace(harmless, new="no_function(x);"), "host")
     with pytest.raises(RuntimeError, match="no operator 'no_such'"):  # of the harness, and nothing that was found
         killing.judged(dataclasses.replace(harmless, operator="no_such"), "host")
-    ends = killing.judged(Shipped("gelu", 1, "one_element<Mode, T>(a, i);", "__builtin_trap();", "launch"), "host")
+    ends = killing.judged(Shipped("copy", 1, store, "__builtin_trap();", "launch"), "host")
     assert ends == {"faults": {"launch": "it ended the process by signal 4"}, "one allclose": "fails"}
