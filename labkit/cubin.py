@@ -91,8 +91,10 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
     Raises NoCompiler where nvcc is missing, or takes no C++ compiler that is here; build.BuildError, with the first error on
     top, when the source does not compile; FileNotFoundError for an unknown name, ValueError for an unknown version or what
-    is no architecture.
+    is no architecture, TypeError for flags that are no list.
     """
+    if isinstance(flags, str):
+        raise TypeError(f"flags is {flags!r}; it has to be a list: {flags.split()}")
     if not re.fullmatch(r"sm_\d+[a-z]?", arch):
         raise ValueError(f"arch is {arch!r}; it is a name such as 'sm_90', the compute capability without its dot")
     folder = build.BUILD_ROOT.resolve() / "cubin"

@@ -12,7 +12,7 @@ _POLE = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
 
 
 def curves_text(curve: dict) -> str:
-    """The greatest value of each line, and the points, a line each."""
+    """The greatest and the last value of each line, and the points, a line each."""
     return "\n".join(_said(curve))
 
 
@@ -59,10 +59,11 @@ def curves_svg(curve: dict) -> str:
 
 def _said(curve: dict) -> list[str]:
     x = curve["x"]["label"]
-    greatest = [f"{name}: at most {number(float(max(v for v in values if v is not None)))}"
-                for name, values in curve["series"].items() if any(v is not None for v in values)]
+    drawn = {name: [v for v in values if v is not None] for name, values in curve["series"].items()}
+    lines = [f"{name}: at most {number(float(max(values)))}, at the end {number(float(values[-1]))}"
+             for name, values in drawn.items() if values]
     points = [f"{point['label']}: {number(point['y'])} at {x} {number(point['x'])}" for point in curve.get("points", [])]
-    return [*greatest, *points, *(f"{mark['label']}: at {x} {number(mark['x'])}" for mark in curve.get("vertical", []))]
+    return [*lines, *points, *(f"{mark['label']}: at {x} {number(mark['x'])}" for mark in curve.get("vertical", []))]
 
 
 def _verticals(axes, vertical: list[dict]) -> float:

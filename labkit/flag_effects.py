@@ -81,6 +81,8 @@ def flags(name: str, code: Code | Path, arch: str | None = None) -> list[dict]:
     flush denormals (.FTZ), calls of routines. Without nvcc or nvdisasm the
     recorded table is shown and [] returned. Raises what `compile_cubin` does.
     """
+    if not isinstance(code, (Code, Path)):
+        raise TypeError(f"flags: code is {code!r}; it has to be a labkit.Code, or the pathlib.Path of a .cu file")
     source = code if isinstance(code, Path) else None
     code = Code(source.stem, None, source.stem) if source else code
     title = f"{source.name if source else f'{code.name} v{code.version}, {code.kernel}'}: one flag changed"

@@ -50,7 +50,7 @@ def sass(name: str, version: int | None, kernel: str, flags: Sequence[str] = (),
     nvdisasm the recorded listing is shown and [] returned. Raises what `compile_cubin` does, and ValueError, with the names
     that there are, where the words fit no kernel or several.
     """
-    code = Code(name, version, kernel, tuple(flags))
+    code = Code(name, version, kernel, flags)
     asked = ["sass", name, *([f"v{version}"] if version else []), kernel, *flags, *([arch] if arch else [])]
     record = re.sub(r"\W+", "_", " ".join(asked)).strip("_").lower()
     try:

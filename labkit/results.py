@@ -15,6 +15,7 @@ import functools
 import json
 import os
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Iterator
 
@@ -25,6 +26,7 @@ from labkit import REPOSITORY, machine, sources
 SCHEMA = REPOSITORY / "results" / "schema.json"
 BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
 EXACT = "Counted, not timed: the same on every machine"  # what `trace` finds
+WIDTH = 120  # columns of what is printed
 NOTE_KINDS = ("check", "measured", "built", "exact")
 
 
@@ -213,7 +215,7 @@ def record() -> Path | None:
         document["runs"].append(run)
         _validate(document, str(path))
         replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    print(f"Recorded {', '.join(_session.tables)} in {path.name} (run {len(document['runs'])}).")
+    print(textwrap.fill(f"Recorded {', '.join(_session.tables)} in {path.name} (run {len(document['runs'])}).", WIDTH))
     return path
 
 

@@ -124,6 +124,8 @@ def test_wrong_names_say_what_there_is():
         compile_cubin("relu")
     with pytest.raises(ValueError, match="version is 99; gelu.cu lists 1, 2"):
         compile_cubin("gelu", 99)
+    with pytest.raises(TypeError, match=r"flags is '-fmad=false -O1'; it has to be a list: \['-fmad=false', '-O1'\]"):
+        compile_cubin("gelu", 7, flags="-fmad=false -O1")
     with pytest.raises(ValueError, match="arch is '9.0'; it is a name such as 'sm_90'"):
         compile_cubin("gelu", arch="9.0")
 

@@ -232,7 +232,7 @@ def heights(curve: dict) -> dict[str, float]:
 @pytest.mark.parametrize("record, line", [
     (HEAT, "32 412.2 1,800 1,993"),
     (TIMELINE, "in turn: copy 2 0 10 4.1"),
-    (CURVE, "copy: at most 2,000")], ids=lambda value: value["kind"] if isinstance(value, dict) else "")
+    (CURVE, "copy: at most 2,000, at the end 2,000")], ids=lambda value: value["kind"] if isinstance(value, dict) else "")
 def test_a_terminal_shows_the_numbers_of_a_figure(record, line, capsys):
     report.show_figure(record, "Recorded on X")
     first, *lines = capsys.readouterr().out.splitlines()

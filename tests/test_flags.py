@@ -174,6 +174,8 @@ def test_the_articles_architecture_is_machine_code_for_the_a100_and_ptx_for_the_
     assert (ptx["SASS"], ptx["PTX"], sass["SASS"], sass["PTX"]) == ("none", "compute_80", "sm_80", "none")
     assert article[binaries.RUNS] == "8.0, 8.6, 8.9" and article[binaries.BY_DRIVER] == "9.0, 10.0, 12.0"
     assert sass[binaries.RUNS] == "8.0, 8.6, 8.9" and sass[binaries.BY_DRIVER] == "none"
+    with pytest.raises(TypeError, match="code is 'labs/flags/ratio.cu'; it has to be a labkit.Code, or the pathlib.Path"):
+        labkit.flags("a", "labs/flags/ratio.cu")
     with pytest.raises(ValueError, match="nvcc does not take '-arch=sm_1'"):
         labkit.arch_flags("arch", ["-arch=sm_1"])
 
