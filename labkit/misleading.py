@@ -10,9 +10,9 @@ from typing import Callable
 import torch
 
 from labkit import figures, machine, results
-from labkit.compare import WrongResult
 from labkit.mutants import mutant
 from labkit.operator import Operator
+from labkit.output_errors import WrongResult
 from labkit.report import here, keep, show_recorded
 from labkit.timing import STARVED, Gpu, lead_in, measure, timed
 
