@@ -37,6 +37,7 @@
     against_nvbench(name) the times of `bench` beside those of NVBench
     learning(name, {...}) the loss of a small model with each variant, step by step
     agreement(name, ...)  the counts of `trace` beside those of the hardware
+    hot(name, step)       where a function's time goes: which kernels and operators, and how few make most of it
     kernels(name, {...})  the kernels of one call on the GPU, one after another, and the gaps between them
     trains_alike({...})   whether a small model learns alike with each variant of an activation
     step_share(name, ...) an activation's share of a training step; share_over: in models of several sizes
@@ -79,7 +80,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "timing_mistakes": "misleading", "against_nvbench": "nvbench_agreement", "learning": "learning_curves",
          "agreement": "gpu_counts", "Case": "gpu_counts",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
-         "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
+         "hot": "hot_spots", "kernels": "gpu_trace",
+         "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs",
          "provoke": "build_faults", "wheel": "wheels", "try_wheels": "wheels",

@@ -74,7 +74,7 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> tuple[list[Chang
     """The rows of benchmarks that two sets of runs, {lab: run}, share; and what is in one alone, or measured anew, in words."""
     found, left_out = [], []
     for lab in sorted({*before, *after}):
-        tables = [{name: table for name, table in runs[lab]["tables"].items() if table["kind"] == "bench"} if lab in runs else {}
+        tables = [{name: table for name, table in runs.get(lab, {"tables": {}})["tables"].items() if table["kind"] == "bench"}
                   for runs in (before, after)]
         for name in sorted({*tables[0], *tables[1]}):
             old, new = (of.get(name) for of in tables)
@@ -109,7 +109,8 @@ def _told(found: list[Change], threshold: float, everything: bool) -> int:
                 for change in sorted(shown, key=lambda change: -change.ratio)]
         print(figures.text_table(results.table_of("", rows)))
     counts = Counter(change.verdict for change in found)
-    print(", ".join(f"{counts[word]} {word}" for word in (SLOWER, FASTER, WITHIN, HOST) if counts[word]) or "nothing to compare")
+    told = [f"{counts[word]} {word}" for word in (SLOWER, FASTER, WITHIN, HOST) if counts[word]]
+    print(", ".join(told) or "nothing to compare")
     if moved := [change for change in found if change.limit and change.verdict in (SLOWER, FASTER)]:
         print(f"The limit itself moved in {', '.join(change.table for change in moved)}: it computes nothing, so look for a "
               "change of the machine, its clocks or its neighbours before one of the code.")
