@@ -7,6 +7,9 @@
     ulp(name, {...})      its error over every 16-bit input
     traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
     counters(name, op)    what the hardware counted for each version, by Nsight Compute
+    what_limits(name, [Case])     what each kernel waits for and why, by Nsight Compute; with less where it is refused
+    saved_report(name)    the same of a saved report, with no GPU
+    roofline(name, [Case])        the rate of arithmetic that kernels reach, under what this GPU allows
     reuse(name, [Case])   how often a kernel loads what it needs only once
     levels(name)          latency and bandwidth of registers, shared memory, caches and memory
     in_flight(name)       bandwidth over the bytes that are on their way
@@ -78,7 +81,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "kills": "killing", "Shipped": "killing",
          "timing_mistakes": "misleading", "against_nvbench": "nvbench_agreement", "learning": "learning_curves",
-         "agreement": "gpu_counts", "Case": "gpu_counts",
+         "agreement": "gpu_counts", "Case": "gpu_counts", "Rival": "gpu_counts",
+         "what_limits": "limiting", "saved_report": "limiting", "roofline": "rooflines",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "hot": "hot_spots", "kernels": "gpu_trace",
          "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",

@@ -160,7 +160,7 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
 
 
 def validate(what: str, cases: Sequence[Case | Rival], kinds: tuple[type, ...] = (Case,)) -> None:
-    """Raises ValueError, beginning with `what`, for cases of other kinds, or whose labels do not differ, or that no operator has."""
+    """Raises ValueError, beginning with `what`, for cases of other kinds, with equal labels, or that no operator has."""
     labels = [case.label for case in cases if isinstance(case, kinds)] if isinstance(cases, (list, tuple)) else []
     if not labels or len(labels) != len(cases) or len(set(labels)) != len(labels):
         raise ValueError(f"{what}: cases has to be a list of {' or '.join(f'labkit.{kind.__name__}' for kind in kinds)} with "

@@ -44,7 +44,7 @@ class Launch:
     values: dict[str, float]
 
     def get(self, metric: str, per: str | None = None, digits: int = 1, scale: float = 1.0) -> float | None:
-        """The value times `scale`, by that of the metric `per` where one is named; None where either is not there, or `per` 0."""
+        """The value times `scale`, over that of `per` where it is named; None where one is not there, or `per` is 0."""
         value, by = self.values.get(metric), self.values.get(per, 0) if per else 1
         return None if value is None or not by else round(value / by * scale, digits)
 
@@ -88,12 +88,7 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 def _module() -> ModuleType:
     """NVIDIA's ncu_report: as installed, else that of the Nsight Compute which is here."""
-    places = [None]
-    if ncu := machine.find_ncu():
-        real = ncu.resolve().parent
-        homes = [real, real.parent, *Path("/opt/nvidia/nsight-compute").glob("*"), *Path("/usr/local").glob("cuda*/nsight-compute*")]
-        places += [home / "extras" / "python" for home in homes if (home / "extras" / "python").is_dir()]
-    for place in places:
+    for place in (None, *_of_nsight_compute()):
         before = list(sys.path)
         sys.path[:0] = [str(place)] if place else []
         try:
@@ -103,6 +98,17 @@ def _module() -> ModuleType:
         finally:
             sys.path[:] = before
     raise NotRead("NVIDIA's module ncu_report, which reads reports, is not installed: pip install ncu-report")
+
+
+def _of_nsight_compute() -> list[Path]:
+    """Folders with Nsight Compute's own copy of the module; ncu itself may be a script that starts the one beside them."""
+    ncu = machine.find_ncu()
+    if ncu is None:
+        return []
+    beside = ncu.resolve().parent
+    homes = [beside, beside.parent, *Path("/opt/nvidia/nsight-compute").glob("*"),
+             *Path("/usr/local").glob("cuda*/nsight-compute*")]
+    return [home / "extras" / "python" for home in homes if (home / "extras" / "python").is_dir()]
 
 
 def _launch(action) -> Launch:
