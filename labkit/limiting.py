@@ -34,7 +34,8 @@ _SECTORS, _REQUESTS = ("l1tex__t_{}_pipe_lsu_mem_global_op_{{}}.sum".format(what
 _LOCAL = [f"l1tex__t_requests_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")]
 METRICS = (TIME, BYTES, _MEMORY, _COMPUTE, _DRAM, _ACHIEVED, _POSSIBLE, _REGISTERS, *_LOCAL,
            *(metric.format(op) for metric in (_SECTORS, _REQUESTS) for op in ("ld", "st")))
-_STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
+# Some reports have the parts of a reason as well.
+_STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w+(?:_not_issued|_pipe_mio)_per)(\w+?)_per_issue_active\.ratio")
 # What a warp that does not issue waits for, in plain words beside Nsight Compute's own; others keep its words.
 _WAITS = {"long_scoreboard": "data from global or local memory", "lg_throttle": "room for loads and stores of global memory",
           "short_scoreboard": "data from shared memory, or a special function",

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import tempfile
 from pathlib import Path
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from labkit import machine, results
 from labkit.ceilings import copy_gbps, gflops, tensor_gflops
@@ -70,15 +70,16 @@ def roofline(name: str, cases: Sequence[Case | Rival], title: str, operations: d
         print(f"{error}.\nOperations are as given, bytes as they must move.")
         points = [_given(case, operations[case.label]) for case in cases if case.label in operations]
         title += ", operations as given"
-    return _kept(name, title, points, ceilings(cases))
+    return _kept(name, title, points, ceilings([*(case.dtype for case in cases), *(point.dtype for point in points)]))
 
 
-def ceilings(cases: Sequence[Case | Rival]) -> dict[str, float]:
-    """{what: GFLOP/s} of this GPU for the types of the cases: float32 always, in which 16-bit numbers are mostly computed."""
+def ceilings(dtypes: Iterable[str]) -> dict[str, float]:
+    """{what: GFLOP/s} of this GPU in these types: float32 always, in which 16-bit numbers are mostly computed."""
     found = {"float32": gflops("float32")}
-    for dtype in dict.fromkeys(case.dtype for case in cases):
-        if dtype == "float64" or dtype == "float16" or dtype == "bfloat16" and machine.native_bfloat16():
-            found[dtype] = gflops(dtype)
+    for dtype in dict.fromkeys(dtypes):
+        if dtype == "bfloat16" and not machine.native_bfloat16():
+            continue  # it is computed in float32 there
+        found[dtype] = gflops(dtype)
         if dtype in SIXTEEN:
             found[f"tensor cores, {dtype}"] = tensor_gflops(dtype)
     return found
