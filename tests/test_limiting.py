@@ -1,4 +1,4 @@
-"""`labkit.what_limits` and `labkit.saved_report`: from a report's counts to what limits a kernel, and what is said without counts."""
+"""`labkit.what_limits`, `labkit.saved_report`: from a report's counts to what limits a kernel; what is said without counts."""
 
 import subprocess
 import types
@@ -90,8 +90,8 @@ def test_what_limits_a_launch_and_why(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("memory, dram, compute, expected", [
-    (90, 90, 30, "memory"), (60, 48, 59, "memory"), (90, 30, 89, "L1 or L2"), (70, 70, 71, "arithmetic"), (59.9, 59.9, 20, "latency"),
-    (20, 20, 59.9, "latency"), (None, 1, 2, None), (1, 1, None, None), (90, None, 3, "memory")])
+    (90, 90, 30, "memory"), (60, 48, 59, "memory"), (90, 30, 89, "L1 or L2"), (70, 70, 71, "arithmetic"),
+    (59.9, 59.9, 20, "latency"), (20, 20, 59.9, "latency"), (None, 1, 2, None), (1, 1, None, None), (90, None, 3, "memory")])
 def test_the_limit_is_what_was_busy(memory, dram, compute, expected):
     assert limit_of(memory, dram, compute) == expected
 
@@ -151,9 +151,10 @@ def test_a_report_that_cannot_be_read_is_said(session, monkeypatch, capsys, tmp_
 # -- where counters are refused --------------------------------------------------------------------------------
 
 # As ncu prints it.
-REFUSED = ("==PROF== Connected to process 9012 (/usr/bin/python3.11)\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission "
-           "to access NVIDIA GPU Performance Counters on the target device 0. For instructions on enabling permissions and to get "
-           "more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n==PROF== Disconnected from process 9012\n")
+REFUSED = ("==PROF== Connected to process 9012 (/usr/bin/python3.11)\n==ERROR== ERR_NVGPUCTRPERM - The user does not have "
+           "permission to access NVIDIA GPU Performance Counters on the target device 0. For instructions on enabling "
+           "permissions and to get more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n"
+           "==PROF== Disconnected from process 9012\n")
 
 
 def hangs(*arguments, **options):
@@ -206,8 +207,9 @@ def test_without_a_gpu_the_recorded_tables_are_shown(session, monkeypatch, capsy
     assert "GeLU: there is no GPU here, and nothing is recorded" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cases", [[], [Case("gelu", 99, (4,))], [Rival("gelu", "no_such_function", (4,))], [GELU, GELU], ["gelu"],
-                                   [Rival("gelu", "native", (4,), mode="sideways")], [Rival("gelu", "native", (4,), "f32")]])
+@pytest.mark.parametrize("cases", [[], [Case("gelu", 99, (4,))], [Rival("gelu", "no_such_function", (4,))], [GELU, GELU],
+                                   ["gelu"], [Rival("gelu", "native", (4,), mode="sideways")],
+                                   [Rival("gelu", "native", (4,), "f32")]])
 def test_cases_that_make_no_sense_are_refused(cases, session, monkeypatch):
     monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
     with pytest.raises(ValueError, match="what_limits: "):
@@ -257,7 +259,8 @@ def test_sectors_are_traced_and_are_not_known_without_a_compiler(monkeypatch):
 def test_spills_are_those_of_the_kernel_that_ran(monkeypatch):
     monkeypatch.setattr(labkit.machine, "arch", lambda: "sm_90")
     kernels = labkit.compile_cubin("row_sum", 1, "sm_90").kernels
-    assert without_counters._spills(Case("row_sum", 1, (4, 4)), f"void {kernels[0].name}(float*, long)") == "0 B a thread spilled"
+    ran = f"void {kernels[0].name}(float*, long)"
+    assert without_counters._spills(Case("row_sum", 1, (4, 4)), ran) == "0 B a thread spilled"
     assert without_counters._spills(Case("row_sum", 1, (4, 4)), "void other(int)") is None
     assert without_counters._spills(OTHER, "anything") is None
 

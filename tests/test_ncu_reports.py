@@ -38,8 +38,8 @@ def test_a_case_is_named_in_ascii_and_found_by_it(case):
 
 
 def test_launches_are_read_with_their_cases_and_in_base_units(monkeypatch, report):
-    holding(monkeypatch, [Action("k1", ["outer", named(CASE)], METRICS)], [Action("k2", [named(RIVAL)], {}), Action("k3", None, {}),
-                                                                          Action("k4", ["[1]", "{}"], {})])
+    holding(monkeypatch, [Action("k1", ["outer", named(CASE)], METRICS)],
+            [Action("k2", [named(RIVAL)], {}), Action("k3", None, {}), Action("k4", ["[1]", "{}"], {})])
     first, *others = read(report)
     assert first == Launch("k1", CASE, {"gpu__time_duration.sum": pytest.approx(2.5e-6), "dram__bytes.sum": 3.5e6,
                                         "launch__registers_per_thread": 40, "dram__bytes.sum.per_second": 4.0,
@@ -47,8 +47,8 @@ def test_launches_are_read_with_their_cases_and_in_base_units(monkeypatch, repor
     assert others == [Launch("k2", RIVAL, {}), Launch("k3", None, {}), Launch("k4", None, {})]
 
 
-@pytest.mark.parametrize("unit, scale", [("second", 1), ("s", 1), ("ns", 1e-9), ("usecond", 1e-6), ("msecond", 1e-3), ("byte", 1),
-                                         ("Kbyte", 1e3), ("MB", 1e6), ("Gbyte", 1e9), ("", 1), (None, 1), ("%", 1),
+@pytest.mark.parametrize("unit, scale", [("second", 1), ("s", 1), ("ns", 1e-9), ("usecond", 1e-6), ("msecond", 1e-3),
+                                         ("byte", 1), ("Kbyte", 1e3), ("MB", 1e6), ("Gbyte", 1e9), ("", 1), (None, 1), ("%", 1),
                                          ("byte/second", 1), ("Gbyte/second", 1), ("sector", 1), ("inst", 1), ("nhz", 1)])
 def test_only_times_and_bytes_are_scaled(unit, scale):
     assert ncu_reports._scale(unit) == scale

@@ -40,8 +40,8 @@ def gpu(session, monkeypatch):
 
 
 def test_operations_of_a_case_are_those_of_all_its_kernels():
-    launches = [Launch("a", GELU, counts(1e-6, 100, fadd=5, fmul=7, ffma=10)), Launch("b", GELU, counts(2e-6, 50, hadd=1, hfma=1)),
-                Launch("other", None, counts(9, 9, fadd=9))]
+    launches = [Launch("a", GELU, counts(1e-6, 100, fadd=5, fmul=7, ffma=10)),
+                Launch("b", GELU, counts(2e-6, 50, hadd=1, hfma=1)), Launch("other", None, counts(9, 9, fadd=9))]
     assert points_of([GELU], launches) == [Point("gelu v7", pytest.approx(3e-6), 150, 5 + 7 + 20 + 2 + 4, "float32")]
 
 
@@ -79,12 +79,13 @@ def counted(monkeypatch, *actions):
 
 
 def test_cases_under_the_ceilings(gpu, monkeypatch):
-    counted(monkeypatch, Action("v7", [named(GELU)], counts(5e-6, 2e6, ffma=4e6)), Action("k", [named(COPY)], counts(5e-6, 2e6)))
+    counted(monkeypatch, Action("v7", [named(GELU)], counts(5e-6, 2e6, ffma=4e6)),
+            Action("k", [named(COPY)], counts(5e-6, 2e6)))
     rows = labkit.roofline("roofline", [GELU, COPY], "GeLU")
     tables = gpu().tables
     assert rows == tables["roofline"]["rows"]
-    assert rows[0] == {"launch": "gelu v7", "operations a byte": 4, "GFLOP/s": 1600, "roof, GFLOP/s": 16_000, "of the roof, %": 10,
-                       "roof": "memory"}
+    assert rows[0] == {"launch": "gelu v7", "operations a byte": 4, "GFLOP/s": 1600, "roof, GFLOP/s": 16_000,
+                       "of the roof, %": 10, "roof": "memory"}
     assert [(row["what"], row["GFLOP/s"]) for row in tables["roofline_ceilings"]["rows"]] == [
         ("a copy", None), ("float32", 60_000), ("bfloat16", 120_000), ("tensor cores, bfloat16", 700_000)]
     drawn = tables["roofline_figure"]
@@ -167,7 +168,8 @@ def test_a_probe_computes_what_it_should_and_no_more_than_the_hardware_can(dtype
     if dtype == "bfloat16" and not machine.native_bfloat16():
         pytest.skip("this GPU does not compute in bfloat16")
     limits = occupancy.limits()
-    most = 2 * 2 * 2 * 128 * limits["sms"] * limits["clock_khz"] * 1e3 / 1e9  # twice two-number multiply-adds of 128 lanes an SM
+    # Twice what 128 lanes an SM do with two numbers each.
+    most = 2 * 2 * 2 * 128 * limits["sms"] * limits["clock_khz"] * 1e3 / 1e9
     assert 10 < ceilings.gflops(dtype) < most
 
 
