@@ -88,10 +88,10 @@ def test_a_curve_of_one_kernel_is_one_too(session):
 
 def test_an_operators_own_time_is_without_those_that_it_calls():
     trace = {"traceEvents": [
-        event("cpu_op", "outer", 0, 100), event("cpu_op", "inner", 10, 50), event("cpu_op", "innermost", 20, 5),
+        event("cpu_op", "outer", 0, 100), event("cpu_op", "inner", 10, 50), event("cpu_op", "innermost", 10, 5),
         event("cpu_op", "innermost", 30, 7), event("cpu_op", "beside", 60, 10), event("cpu_op", "next", 100, 4),
         event("cpu_op", "elsewhere", 15, 60, tid=2), event("user_annotation", "no operator", 0, 90)]}
-    assert own_times(trace) == [("outer", 40), ("inner", 38), ("elsewhere", 60), ("innermost", 5), ("innermost", 7),
+    assert own_times(trace) == [("outer", 40), ("inner", 38), ("innermost", 5), ("elsewhere", 60), ("innermost", 7),
                                 ("beside", 10), ("next", 4)]
 
 
