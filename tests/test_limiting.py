@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from stub_ncu_report import Action, Module
+from stub_ncu_report import Action, read_in_place
 
 import labkit
 from labkit import build, limiting, ncu_reports, profiling, report, results, without_counters
@@ -58,7 +58,7 @@ def ncu(monkeypatch, said="", code=0, writes=True):
 
 
 def holding(monkeypatch, *actions):
-    monkeypatch.setattr(ncu_reports, "_module", lambda: Module(list(actions)))
+    read_in_place(monkeypatch, list(actions))
 
 
 def test_each_case_is_launched_once_and_nothing_of_the_gpu_is_set(gpu, monkeypatch):
@@ -174,10 +174,7 @@ def refuse(monkeypatch, how):
     else:
         ncu(monkeypatch)
 
-        def unread():
-            raise ncu_reports.NotRead("no module")
-
-        monkeypatch.setattr(ncu_reports, "_module", unread)
+        monkeypatch.setattr(ncu_reports, "in_a_new_process", lambda *arguments, **options: "no module")
 
 
 @pytest.mark.parametrize("how, says", [

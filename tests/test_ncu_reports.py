@@ -2,12 +2,14 @@
 
 import gzip
 import importlib
+import subprocess
 import sys
 
 import pytest
-from stub_ncu_report import NOT_COUNTED, Action, Context, Domain, Metric, Module, Range, State
+from stub_ncu_report import NOT_COUNTED, Action, Context, Domain, Metric, Range, State, read_in_place
+from written_ncu_report import write
 
-from labkit import ncu_reports
+from labkit import ncu_reading, ncu_reports
 from labkit.gpu_counts import Case, Rival, case_of, named
 from labkit.ncu_reports import Launch, NotRead, pack, read
 
@@ -25,12 +27,6 @@ def report(tmp_path):
     return path
 
 
-def holding(monkeypatch, *ranges):
-    module = Module(*ranges)
-    monkeypatch.setattr(ncu_reports, "_module", lambda: module)
-    return module
-
-
 @pytest.mark.parametrize("case", [CASE, RIVAL])
 def test_a_case_is_named_in_ascii_and_found_by_it(case):
     assert case_of(named(case)) == case
@@ -38,7 +34,7 @@ def test_a_case_is_named_in_ascii_and_found_by_it(case):
 
 
 def test_launches_are_read_with_their_cases_and_in_base_units(monkeypatch, report):
-    holding(monkeypatch, [Action("k1", ["outer", named(CASE)], METRICS)],
+    read_in_place(monkeypatch, [Action("k1", ["outer", named(CASE)], METRICS)],
             [Action("k2", [named(RIVAL)], {}), Action("k3", None, {}), Action("k4", ["[1]", "{}"], {})])
     first, *others = read(report)
     assert first == Launch("k1", CASE, {"gpu__time_duration.sum": pytest.approx(2.5e-6), "dram__bytes.sum": 3.5e6,
@@ -51,7 +47,12 @@ def test_launches_are_read_with_their_cases_and_in_base_units(monkeypatch, repor
                                          ("byte", 1), ("Kbyte", 1e3), ("MB", 1e6), ("Gbyte", 1e9), ("", 1), (None, 1), ("%", 1),
                                          ("byte/second", 1), ("Gbyte/second", 1), ("sector", 1), ("inst", 1), ("nhz", 1)])
 def test_only_times_and_bytes_are_scaled(unit, scale):
-    assert ncu_reports._scale(unit) == scale
+    assert ncu_reading._scale("some", unit) == scale
+
+
+@pytest.mark.parametrize("unit, scale", [("", 1e-9), (None, 1e-9), ("us", 1e-6)])
+def test_a_time_without_a_unit_is_in_nanoseconds(unit, scale):
+    assert ncu_reading._scale("gpu__time_duration.sum", unit) == scale
 
 
 def test_a_value_and_a_ratio_of_a_launch():
@@ -62,7 +63,7 @@ def test_a_value_and_a_ratio_of_a_launch():
 
 
 def test_a_packed_report_is_the_same_and_its_bytes_depend_on_nothing_else(monkeypatch, report, tmp_path):
-    module = holding(monkeypatch, [Action("k", None, {})])
+    module = read_in_place(monkeypatch, [Action("k", None, {})])
     packed = tmp_path / "deep" / "some.ncu-rep.gz"
     size = pack(report, packed)
     first = packed.read_bytes()
@@ -75,7 +76,7 @@ def test_a_packed_report_is_the_same_and_its_bytes_depend_on_nothing_else(monkey
 
 
 def test_what_is_no_report_is_said(monkeypatch, report, tmp_path):
-    holding(monkeypatch)
+    read_in_place(monkeypatch)
     with pytest.raises(NotRead, match="some.ncu-rep holds no launch"):
         read(report)
     with pytest.raises(FileNotFoundError, match="there is no report"):
@@ -84,18 +85,38 @@ def test_what_is_no_report_is_said(monkeypatch, report, tmp_path):
 
 def test_without_a_module_it_is_said_where_to_get_one(monkeypatch, report):
     monkeypatch.setitem(sys.modules, "ncu_report", None)  # as if it were not installed
-    monkeypatch.setattr(ncu_reports.machine, "find_ncu", lambda: None)
+    monkeypatch.setattr(ncu_reading.machine, "find_ncu", lambda: None)
+    with pytest.raises(ImportError, match="pip install ncu-report"):
+        ncu_reading.find_module()
+    monkeypatch.setattr(ncu_reports, "in_a_new_process", lambda *arguments, **options: "pip install ncu-report")
     with pytest.raises(NotRead, match="pip install ncu-report"):
         read(report)
 
 
-def test_the_module_of_nsight_compute_serves_where_none_is_installed(monkeypatch, report, tmp_path):
+@pytest.mark.parametrize("error, says", [(RuntimeError(""), "fails on some.ncu-rep: it crashes"), (RuntimeError("no"), ": no"),
+                                         (subprocess.TimeoutExpired("python", 120), "timed out after 120 seconds")])
+def test_a_module_that_crashes_or_hangs_costs_no_more_than_its_process(monkeypatch, report, error, says):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(ncu_reports, "in_a_new_process", fail)
+    with pytest.raises(NotRead, match=says):
+        read(report)
+
+
+def test_the_process_that_reads_has_no_torch_in_it():
+    """ncu_report 2025.3.1 crashes where torch was imported before."""
+    asked = "import labkit.ncu_reading, sys; print([name for name in sys.modules if name.startswith('torch')])"
+    assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_module_of_nsight_compute_serves_where_none_is_installed(monkeypatch, tmp_path):
     python = tmp_path / "2025.3.1" / "extras" / "python"
     python.mkdir(parents=True)
     (python / "ncu_report.py").write_text("def load_report(name): raise RuntimeError('of Nsight Compute')")
     (tmp_path / "2025.3.1" / "ncu").touch()
     (tmp_path / "ncu").symlink_to(tmp_path / "2025.3.1" / "ncu")
-    monkeypatch.setattr(ncu_reports.machine, "find_ncu", lambda: tmp_path / "ncu")
+    monkeypatch.setattr(ncu_reading.machine, "find_ncu", lambda: tmp_path / "ncu")
     monkeypatch.delitem(sys.modules, "ncu_report", raising=False)
     installed = importlib.import_module
 
@@ -107,9 +128,25 @@ def test_the_module_of_nsight_compute_serves_where_none_is_installed(monkeypatch
     monkeypatch.setattr(importlib, "import_module", only_there)
     before = list(sys.path)
     with pytest.raises(RuntimeError, match="of Nsight Compute"):
-        read(report)
+        ncu_reading.find_module().load_report("some")
     assert sys.path == before
     sys.modules.pop("ncu_report")
+
+
+def test_nvidias_module_reads_a_report_that_is_written_as_its_format_says(tmp_path):
+    pytest.importorskip("ncu_report")
+    counted = {"gpu__time_duration.sum": 2500.0, "dram__bytes.sum": 3.5e6, "launch__registers_per_thread": 40,
+               "device__attribute_display_name": "NVIDIA H200", "smsp__inst_executed.sum": NOT_COUNTED}
+    path, packed = tmp_path / "written.ncu-rep", tmp_path / "written.ncu-rep.gz"
+    write(path, [("v7", named(CASE), counted), ("gelu_cuda", named(RIVAL), {"dram__bytes.sum": 1.0}), ("other", "a range", {})])
+    pack(path, packed)
+    for file in (path, packed):
+        first, second, third = read(file)
+        assert (first.kernel, first.case, second.case, third.case) == ("v7", CASE, RIVAL, None)
+        of_labkit = {name: value for name, value in first.values.items() if not name.startswith("device__")}
+        assert of_labkit == {"gpu__time_duration.sum": pytest.approx(2.5e-6), "dram__bytes.sum": 3.5e6,
+                             "launch__registers_per_thread": 40}
+        assert second.values["dram__bytes.sum"] == 1
 
 
 def test_nvidias_module_has_what_is_asked_of_it(tmp_path):

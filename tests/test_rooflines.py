@@ -6,10 +6,10 @@ import types
 from pathlib import Path
 
 import pytest
-from stub_ncu_report import Action, Module
+from stub_ncu_report import Action, read_in_place
 
 import labkit
-from labkit import REPOSITORY, ceilings, machine, ncu_reports, occupancy, profiling, report, results, rooflines
+from labkit import REPOSITORY, ceilings, machine, occupancy, profiling, report, results, rooflines
 from labkit.gpu_counts import Case, Rival, named
 from labkit.ncu_reports import Launch
 from labkit.profiling import NotCounted
@@ -75,12 +75,12 @@ def counted(monkeypatch, *actions):
         return types.SimpleNamespace(stdout="", stderr="", returncode=0)
 
     monkeypatch.setattr(profiling.subprocess, "run", run)
-    monkeypatch.setattr(ncu_reports, "_module", lambda: Module(list(actions)))
+    read_in_place(monkeypatch, list(actions))
 
 
 def test_cases_under_the_ceilings(gpu, monkeypatch):
-    counted(monkeypatch, Action("v7", [named(GELU)], counts(5e-6, 2e6, ffma=4e6)),
-            Action("k", [named(COPY)], counts(5e-6, 2e6)))
+    counted(monkeypatch, Action("v7", [named(GELU)], counts((5000, "ns"), 2e6, ffma=4e6)),
+            Action("k", [named(COPY)], counts((5000, "ns"), 2e6)))
     rows = labkit.roofline("roofline", [GELU, COPY], "GeLU")
     tables = gpu().tables
     assert rows == tables["roofline"]["rows"]
