@@ -34,7 +34,7 @@ def hot(name: str, step: Callable[[], object], title: str, steps: int = STEPS) -
     name: what the table of kernels is called in results/; <name>_operators has the operators that launched them;
     <name>_summary how many there are, how few make 80% of the time, and how much of it the GPU idles; <name>_curve the share
     of the time over that of the distinct kernels. step: called without arguments, such as one training step; it is called
-    about ten times more often than `steps` says. title: the tables' head. steps: how many calls are profiled, at least 1.
+    about six times as often as `steps` says. title: the tables' head. steps: how many calls are profiled, at least 1.
 
     A row: its name as in PyTorch's source, shortened; calls a step; ms a step; its share of the time of all kernels, and the
     share that it and those above it make. Kernels of one short name are one; those that overlap count in full each. The

@@ -178,7 +178,8 @@ def refuse(monkeypatch, how):
 
 
 @pytest.mark.parametrize("how, says", [
-    ("refused", "(https://developer.nvidia.com/ERR_NVGPUCTRPERM), and a container needs --cap-add=SYS_ADMIN"), ("missing", "ncu is not installed"), ("hangs", "timed out"),
+    ("refused", "(https://developer.nvidia.com/ERR_NVGPUCTRPERM), and a container needs --cap-add=SYS_ADMIN"),
+    ("missing", "ncu is not installed"), ("hangs", "timed out"),
     ("one missing", "not each of the 2 cases"), ("unread", "no module")])
 def test_without_counters_it_is_said_and_what_is_known_is_shown(gpu, monkeypatch, capsys, how, says):
     refuse(monkeypatch, how)

@@ -1,4 +1,4 @@
-"""Writes a report of Nsight Compute as its extras/FileFormat describes the files, with as little in it as NVIDIA's module takes.
+"""Writes a report of Nsight Compute as its extras/FileFormat describes the files, with as little as NVIDIA's module takes.
 
 A file is "NVR" and a zero, and then messages of Protocol Buffers, each after its length: the file's header, a block's header
 with the names of the metrics, and a message a launch.
