@@ -32,7 +32,8 @@ _ACHIEVED, _POSSIBLE = "sm__warps_active.avg.pct_of_peak_sustained_active", "sm_
 _REGISTERS = "launch__registers_per_thread"
 _SECTORS, _REQUESTS = ("l1tex__t_{}_pipe_lsu_mem_global_op_{{}}.sum".format(what) for what in ("sectors", "requests"))
 _LOCAL = [f"l1tex__t_requests_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")]
-METRICS = (TIME, BYTES, _MEMORY, _COMPUTE, _DRAM, _ACHIEVED, _POSSIBLE, _REGISTERS, *_LOCAL,
+# Beside what the sections hold, as the occupancy that is possible and the registers, which are no counters.
+METRICS = (TIME, BYTES, _MEMORY, _COMPUTE, _DRAM, _ACHIEVED, *_LOCAL,
            *(metric.format(op) for metric in (_SECTORS, _REQUESTS) for op in ("ld", "st")))
 # Some reports have the parts of a reason as well.
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w+(?:_not_issued|_pipe_mio)_per)(\w+?)_per_issue_active\.ratio")
