@@ -77,9 +77,15 @@ def _refusal(done: subprocess.CompletedProcess) -> str | None:
 
 
 def read_csv(text: str, metrics: dict[str, str]) -> list[dict]:
-    """The counters of each launch, in order, from what ncu prints: one line a launch and metric, among other lines."""
+    """The counters of each launch, in order, from what ncu prints: one line a launch and metric, among other lines.
+
+    NotCounted for a metric that has no number, as one that this GPU does not have.
+    """
     keys = {metric: key for key, metric in metrics.items()}
     launches: dict[str, dict] = {}
     for row in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
-        launches.setdefault(row["ID"], {})[keys[row["Metric Name"]]] = float(row["Metric Value"].replace(",", ""))
+        try:
+            launches.setdefault(row["ID"], {})[keys[row["Metric Name"]]] = float(row["Metric Value"].replace(",", ""))
+        except ValueError:
+            raise NotCounted(f"of {row['Metric Name']} it says {row['Metric Value']!r}") from None
     return list(launches.values())
