@@ -7,6 +7,9 @@
     ulp(name, {...})      its error over every 16-bit input
     traffic(name, {...})  the operators it runs, the bytes they move, what autograd keeps
     counters(name, op)    what the hardware counted for each version, by Nsight Compute
+    what_limits(name, [Case])     what each kernel waits for and why, by Nsight Compute; with less where it is refused
+    saved_report(name)    the same of a saved report, with no GPU
+    roofline(name, [Case])        the rate of arithmetic that kernels reach, under what this GPU allows
     reuse(name, [Case])   how often a kernel loads what it needs only once
     levels(name)          latency and bandwidth of registers, shared memory, caches and memory
     in_flight(name)       bandwidth over the bytes that are on their way
@@ -37,6 +40,7 @@
     against_nvbench(name) the times of `bench` beside those of NVBench
     learning(name, {...}) the loss of a small model with each variant, step by step
     agreement(name, ...)  the counts of `trace` beside those of the hardware
+    hot(name, step)       where a function's time goes: which kernels and operators, and how few make most of it
     kernels(name, {...})  the kernels of one call on the GPU, one after another, and the gaps between them
     trains_alike({...})   whether a small model learns alike with each variant of an activation
     step_share(name, ...) an activation's share of a training step; share_over: in models of several sizes
@@ -77,9 +81,11 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "sm_limits": "occupancy", "trace": "tracing", "owners": "ownership", "schedules": "ordering",
          "mutant": "mutants", "plant": "mutants", "Fault": "mutants", "kills": "killing", "Shipped": "killing",
          "timing_mistakes": "misleading", "against_nvbench": "nvbench_agreement", "learning": "learning_curves",
-         "agreement": "gpu_counts", "Case": "gpu_counts",
+         "agreement": "gpu_counts", "Case": "gpu_counts", "Rival": "gpu_counts",
+         "what_limits": "limiting", "saved_report": "limiting", "roofline": "rooflines",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
-         "kernels": "gpu_trace", "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
+         "hot": "hot_spots", "kernels": "gpu_trace",
+         "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs",
          "provoke": "build_faults", "wheel": "wheels", "try_wheels": "wheels",

@@ -1,4 +1,4 @@
-"""The command line: python -m labkit setup | labs | lab | test | book | doctor | clean."""
+"""The command line: python -m labkit setup | labs | lab | test | book | compare | doctor | clean."""
 
 from __future__ import annotations
 
@@ -88,6 +88,10 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
             return 1 if any(finding.state == "fail" for finding in doctor()) else 0
         if options.command == "book":
             return book()
+        if options.command == "compare":
+            from labkit import baselines
+
+            return baselines.compare(options.old, options.new, options.threshold, options.other_gpu, options.all)
         if options.command == "lab":
             return _python("-m", "jupyterlab", f"--ServerApp.root_dir={REPOSITORY}",
                            "--LabApp.default_url=/lab/tree/labs", *extra)
@@ -129,6 +133,13 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")
+    compare = command("compare", "say which benchmarks became faster or slower from one record to another")
+    compare.add_argument("old", metavar="OLD", help="a file of results/, or one of a revision: HEAD~1:results/nvidia-h200.json")
+    compare.add_argument("new", metavar="NEW", nargs="?", help="the same; when left out, OLD's latest runs and those before")
+    compare.add_argument("--threshold", type=float, default=5.0, metavar="PERCENT",
+                         help="fail where a row is slower by more than this, and outside of the spread (5 when left out)")
+    compare.add_argument("--other-gpu", action="store_true", help="compare records of different GPUs too")
+    compare.add_argument("--all", action="store_true", help="list the rows that are within the spread as well")
     command("doctor", "say what this machine has, what is wrong, and what to do about it")
     command("clean", "remove what builds have made").add_argument("--all", action="store_true", help="also .venv")
     options, extra = parser.parse_known_args(arguments)

@@ -177,13 +177,14 @@ def _demangled(symbols: list[str]) -> list[str]:
     if tool is None:
         raise NoCompiler("there is no c++filt here, which tells the names of kernels; it comes with binutils")
     told = subprocess.run([tool], input="\n".join(symbols), capture_output=True, text=True, check=True).stdout
-    return [_without_parameters(line.removeprefix("void ").replace("> >", ">>").replace("> >", ">>"))
-            for line in told.splitlines()]
+    return [bare(line) for line in told.splitlines()]
 
 
-def _without_parameters(name: str) -> str:
-    """What comes before the last pair of parentheses that is not inside another."""
-    depth = 0
+def bare(name: str) -> str:
+    """A kernel's demangled name without "void" and its parameters: what comes before the last pair of parentheses that is
+    not inside another.
+    """
+    name, depth = name.removeprefix("void ").replace("> >", ">>").replace("> >", ">>"), 0
     for k in range(len(name) - 1, -1, -1):
         depth += (name[k] == ")") - (name[k] == "(")
         if name[k] == "(" and depth == 0:

@@ -11,7 +11,7 @@ import dataclasses
 import io
 import json
 import sys
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 
@@ -40,25 +40,13 @@ _QUANTITIES = {
 _METRICS = {metric: metric for names, _ in _QUANTITIES.values() for metric in names}
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One launch: a version of an operator, on inputs of `shape` that begin `offset` elements after an aligned address.
-
-    note: what sets it apart from another case of the same version and mode.
-    """
-
-    operator: str
-    version: int
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    mode: str = "forward"
-    offset: int = 0
-    note: str = ""
+class _Call:
+    """What the cases share: a mode of an operator, and inputs for it."""
 
     @property
     def label(self) -> str:
         mode = "" if self.mode == "forward" else f" {self.mode}"
-        return f"{self.operator} v{self.version}{mode}{f', {self.note}' if self.note else ''}"
+        return f"{self.operator} {self._what}{mode}{f', {self.note}' if self.note else ''}"
 
     @property
     def size(self) -> str:
@@ -73,11 +61,73 @@ class Case:
         flat = [torch.randn(elements + self.offset, generator=generator).to(getattr(torch, self.dtype)) for _ in names]
         return [t.to(device)[self.offset:].view(self.shape) for t in flat]
 
+    @property
+    def must_move(self) -> int:
+        """The bytes of all inputs and outputs of the mode, each moved once."""
+        names, _, function = python_part(self.operator, "reference").MODES[self.mode]
+        inputs = [torch.empty(self.shape, dtype=torch.float64, device="meta") for _ in names]
+        return sum(t.numel() for t in (*inputs, *function(*inputs))) * getattr(torch, self.dtype).itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Case(_Call):
+    """One launch: a version of an operator, on inputs of `shape` that begin `offset` elements after an aligned address.
+
+    note: what sets it apart from another case of the same version and mode.
+    """
+
+    operator: str
+    version: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    mode: str = "forward"
+    offset: int = 0
+    note: str = ""
+
+    @property
+    def _what(self) -> str:
+        return f"v{self.version}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rival(_Call):
+    """One call of a function of kernels/<operator>/rivals.py, such as "native", with the inputs of a mode; see `Case`."""
+
+    operator: str
+    function: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    mode: str = "forward"
+    offset: int = 0
+    note: str = ""
+
+    @property
+    def _what(self) -> str:
+        return self.function
+
+
+def named(case: Case | Rival) -> str:
+    """A case as a line of JSON, in ASCII, which `case_of` reads."""
+    return json.dumps(dataclasses.asdict(case))
+
+
+def case_of(line: str) -> Case | Rival:
+    """The case of a line that `named` wrote; ValueError for another."""
+    try:
+        given = json.loads(line)
+        return (Rival if "function" in given else Case)(**{**given, "shape": tuple(given["shape"])})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{line!r} names no case: {error}") from None
+
 
 def count(metrics: dict[str, str], cases: Sequence[Case]) -> list[dict]:
     """Launches each case once under Nsight Compute: of each {key: count}. metrics and errors: see `profiling.profile`."""
-    given = json.dumps([dataclasses.asdict(case) for case in cases])
-    return profile(metrics, ["-m", "labkit.gpu_counts", given], len(cases))
+    return profile(metrics, program(cases), len(cases))
+
+
+def program(cases: Sequence[Case | Rival]) -> list[str]:
+    """What Python is given to launch each case once between cudaProfilerStart and cudaProfilerStop, in a range of its name."""
+    return ["-m", "labkit.gpu_counts", *map(named, cases)]
 
 
 def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
@@ -109,19 +159,21 @@ def agreement(name: str, cases: Sequence[Case], title: str) -> list[dict]:
     return show_recorded([name, f"{name}_shared", f"{name}_summary"], title, why)
 
 
-def validate(what: str, cases: Sequence[Case]) -> None:
-    """Raises ValueError, beginning with `what`, for cases whose labels do not differ or that no operator has."""
-    labels = [case.label for case in cases if isinstance(case, Case)] if isinstance(cases, (list, tuple)) else []
+def validate(what: str, cases: Sequence[Case | Rival], kinds: tuple[type, ...] = (Case,)) -> None:
+    """Raises ValueError, beginning with `what`, for cases of other kinds, with equal labels, or that no operator has."""
+    labels = [case.label for case in cases if isinstance(case, kinds)] if isinstance(cases, (list, tuple)) else []
     if not labels or len(labels) != len(cases) or len(set(labels)) != len(labels):
-        raise ValueError(f"{what}: cases has to be a list of labkit.Case with different labels (a note tells two apart); it "
-                         f"is {cases!r}")
+        raise ValueError(f"{what}: cases has to be a list of {' or '.join(f'labkit.{kind.__name__}' for kind in kinds)} with "
+                         f"different labels (a note tells two apart); it is {cases!r}")
     for case in cases:
         versions = listed_versions(source_path(case.operator).read_text(encoding="utf-8"))
         reference = python_part(case.operator, "reference")
-        if case.version not in versions or case.mode not in reference.MODES or (
-                getattr(torch, case.dtype, None) not in reference.DTYPES):
+        known = (hasattr(python_part(case.operator, "rivals"), case.function) if isinstance(case, Rival)
+                 else case.version in versions)
+        if not known or case.mode not in reference.MODES or getattr(torch, case.dtype, None) not in reference.DTYPES:
             raise ValueError(f"{what}: {case!r}; {case.operator} has the versions {', '.join(map(str, versions))}, the modes "
-                             f"{', '.join(reference.MODES)} and {', '.join(map(str, reference.DTYPES))}")
+                             f"{', '.join(reference.MODES)} and {', '.join(map(str, reference.DTYPES))}, and its rivals.py the "
+                             "functions that a Rival names")
 
 
 def traced(case: Case) -> Trace:
@@ -156,20 +208,31 @@ def _tables(name: str, title: str, compared: Sequence[dict]) -> dict[str, dict]:
     return tables
 
 
-def _launch(cases: Sequence[Case]) -> None:
+def call_of(case: Case | Rival, inputs: Sequence[torch.Tensor]) -> Callable[[], object]:
+    """A function that runs the case once with these inputs; what it needs beside them is there already."""
+    if isinstance(case, Rival):
+        function = getattr(python_part(case.operator, "rivals"), case.function)
+        function(*inputs)  # a first call may compile, or choose an algorithm
+        return lambda: function(*inputs)
+    launch = launch_of(load(case.operator), case.mode, case.version, inputs)
+    outputs = launch.new_outputs()
+    return lambda: launch(launch.inputs, outputs)
+
+
+def _launch(cases: Sequence[Case | Rival]) -> None:
     key, inputs = None, []
     for case in cases:
-        operator = load(case.operator)
         if key != (drawn := (case.operator, case.mode, case.shape, case.dtype, case.offset)):  # versions share their inputs
-            key, inputs = drawn, case.inputs(operator.device)
-        launch = launch_of(operator, case.mode, case.version, inputs)
-        outputs = launch.new_outputs()
+            key, inputs = drawn, case.inputs(machine.device())
+        call = call_of(case, inputs)
         torch.cuda.synchronize()
         torch.cuda.profiler.start()
-        launch(launch.inputs, outputs)
+        torch.cuda.nvtx.range_push(named(case))  # its context manager would take the braces for fields to fill in
+        call()
+        torch.cuda.nvtx.range_pop()
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
 
 
 if __name__ == "__main__":
-    _launch([Case(**{**case, "shape": tuple(case["shape"])}) for case in json.loads(sys.argv[1])])
+    _launch(list(map(case_of, sys.argv[1:])))

@@ -38,13 +38,14 @@ _COMPUTES = re.compile(r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+)|\b(?!Binary|AUnary
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """One piece of work on the GPU: a kernel, a copy or a fill. start: in µs from an arbitrary moment. part: "forward",
-    "backward" or "rest".
+    "backward" or "rest". operator: the innermost one that launched it, such as "aten::mm"; "" for none.
     """
 
     name: str
     start: float
     us: float
     part: str
+    operator: str = ""
 
 
 def marked(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -81,16 +82,39 @@ def attribute(trace: dict) -> list[Kernel]:
     trace: what torch.profiler exports (`export_chrome_trace`), read as JSON. Raises ValueError for a kernel of which the
     trace has neither the launch nor the operator, and for marks of a backward pass that do not alternate on a thread.
     """
-    events = sorted((event for event in trace["traceEvents"] if event.get("ph") == "X"), key=lambda event: event["ts"])
+    events = in_order(trace)
     forward, backward = _ranges(events)
     launches, operators = _by(events, _LAUNCH, "correlation"), _by(events, ("cpu_op",), "External id")
+    launched_by = _innermost(events)
     found = []
     for event in (event for event in events if event.get("cat") in _ON_GPU):
         launch = launches.get(event["args"].get("correlation")) or operators.get(event["args"].get("External id"))
         if launch is None:
             raise ValueError(f"the profiler's trace has no launch for the kernel {event['name'][:80]!r}")
         part = "forward" if _inside(launch, forward) else "backward" if _inside(launch, backward) else "rest"
-        found.append(Kernel(event["name"], event["ts"], event["dur"], part))
+        operator = launch["name"] if launch["cat"] == "cpu_op" else launched_by[launch["args"]["correlation"]]
+        found.append(Kernel(event["name"], event["ts"], event["dur"], part, operator))
+    return found
+
+
+def in_order(trace: dict) -> list[dict]:
+    """The trace's events that last, in order of their start; what holds another comes before it."""
+    lasting = (event for event in trace["traceEvents"] if event.get("ph") == "X")
+    return sorted(lasting, key=lambda event: (event["ts"], -event["dur"]))
+
+
+def _innermost(events: list[dict]) -> dict[int, str]:
+    """Of each launch, by its number, the innermost operator that its thread was in; "" for none."""
+    within: dict[int, list[dict]] = {}
+    found = {}
+    for event in (event for event in events if event.get("cat") in ("cpu_op", *_LAUNCH)):
+        stack = within.setdefault(event["tid"], [])
+        while stack and stack[-1]["ts"] + stack[-1]["dur"] <= event["ts"]:
+            stack.pop()
+        if event["cat"] == "cpu_op":
+            stack.append(event)
+        elif "correlation" in event["args"]:
+            found[event["args"]["correlation"]] = stack[-1]["name"] if stack else ""
     return found
 
 
@@ -171,7 +195,7 @@ def kernels(name: str, functions: dict[str, Callable[[torch.Tensor], torch.Tenso
             raise ValueError(f"kernels: {label} launched nothing on the GPU; x is on {x.device}")
         begin, end = ran[0].start, max(kernel.start + kernel.us for kernel in ran)
         rows.append({"variant": label, "kernels": len(ran), "in kernels, µs": round(sum(kernel.us for kernel in ran), 2),
-                     "first start to last end, µs": round(end - begin, 2), "idle between, µs": round(_idle(ran), 2)})
+                     "first start to last end, µs": round(end - begin, 2), "idle between, µs": round(idle(ran), 2)})
         lanes.append({"name": label, "spans": [{"label": short(kernel.name), "start": round(kernel.start - begin, 3),
                                                 "end": round(kernel.start - begin + kernel.us, 3)} for kernel in ran]})
     results.note("measured", title, ", ".join(f"{row['variant']}: {row['kernels']}" for row in rows) + " kernels")
@@ -180,7 +204,7 @@ def kernels(name: str, functions: dict[str, Callable[[torch.Tensor], torch.Tenso
     return rows
 
 
-def _idle(ran: list[Kernel]) -> float:
+def idle(ran: list[Kernel]) -> float:
     """The µs between the first start and the last end in which no kernel ran; `ran` in order of start."""
     ends = itertools.accumulate((kernel.start + kernel.us for kernel in ran), max)
     return sum(max(0.0, kernel.start - end) for kernel, end in zip(ran[1:], ends))

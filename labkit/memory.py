@@ -175,11 +175,11 @@ def _chase_global(footprint: int, cold: bool = False) -> float:
 def _clock_ghz() -> float:
     """Clocks a nanosecond of an SM at work, from a chain of additions timed from inside and from outside."""
     result = torch.zeros(2, dtype=torch.int64, device="cuda")
-    seconds = _seconds(lambda: _launch("chase_register", 1, 1, 1, 1 << 22, result))
+    seconds = launch_seconds(lambda: _launch("chase_register", 1, 1, 1, 1 << 22, result))
     return result[0].item() / seconds / 1e9
 
 
-def _seconds(launch: Callable[[], None]) -> float:
+def launch_seconds(launch: Callable[[], None]) -> float:
     """The median over REPEATS launches, after one that is not timed."""
     gpu, pairs = Gpu(), []
     for _ in range(1 + REPEATS):
@@ -195,9 +195,9 @@ def _gbps(what: str, size: int, launch: Callable[[int, torch.Tensor], None], sum
     """GB/s of a probe that reads `size` bytes a pass. launch: given the passes and a place for the sum of each thread."""
     sums = torch.empty(threads, dtype=torch.int32, device="cuda")
     passes = 2
-    once = _seconds(lambda: launch(passes, sums)) / passes
+    once = launch_seconds(lambda: launch(passes, sums)) / passes
     passes = max(passes, math.ceil(LAUNCH_SECONDS / once))
-    seconds = _seconds(lambda: launch(passes, sums))
+    seconds = launch_seconds(lambda: launch(passes, sums))
     _verify(what, sums, passes * sum_of_pass)
     return passes * size / seconds / 1e9
 

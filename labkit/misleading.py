@@ -17,10 +17,10 @@ import torch
 
 from labkit import figures, machine, results
 from labkit.build import load
-from labkit.compare import WrongResult
 from labkit.environment import in_a_new_process
 from labkit.mutants import mutant
 from labkit.operator import Operator
+from labkit.output_errors import WrongResult
 from labkit.precision import type_name
 from labkit.report import here, keep, show_recorded
 from labkit.timing import STARVED, Gpu, lead_in, measure, timed

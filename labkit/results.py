@@ -274,10 +274,14 @@ def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _read(path: Path) -> dict:
-    text = path.read_text(encoding="utf-8")
-    _check_text(text, str(path))
+def document(text: str, what: str) -> dict:
+    """The text of a results file, read. Raises ResultsError, which names it as `what`, where it breaks the schema."""
+    _check_text(text, what)
     return json.loads(text)
+
+
+def _read(path: Path) -> dict:
+    return document(path.read_text(encoding="utf-8"), str(path))
 
 
 @functools.lru_cache(maxsize=8)  # the book reads a file hundreds of times, and checking takes 40 times as long as reading

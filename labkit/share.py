@@ -18,8 +18,8 @@ from typing import Callable, Sequence
 import torch
 
 from labkit import machine, results
-from labkit.compare import WrongResult
 from labkit.gpu_trace import Kernel, attribute, marked, short, traced
+from labkit.output_errors import WrongResult
 from labkit.report import NO_GPU, here, keep, show_recorded, show_table
 from labkit.timing import WARM_UP_CALLS, Gpu, measure, summarise
 
@@ -43,7 +43,7 @@ def trains_alike(variants: dict[str, Activation], make_step: Callable[[], Step],
     It sees whether a variant's gradient reaches the weights, and whether it is about that function; whether its numbers are
     right to the last digit is what `labkit.check` sees.
 
-    Returns {label: losses}. Raises labkit.compare.WrongResult for a loss that is NaN or infinite, that does not fall, or
+    Returns {label: losses}. Raises labkit.output_errors.WrongResult for a loss that is NaN or infinite, that does not fall, or
     that leaves the tolerance.
     """
     losses: dict[str, list[float]] = {}

@@ -3,9 +3,9 @@
 A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, the modules
 of labs/ that they import, the modules that those import, and, for every operator that any of these load, trace or compile
 by a literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; and what calls bring that take no
-operator's name: those that measure the memory kernels/probes.cu, those that build labs/builds/ or labs/wheel/. Comments and
-blank space are not counted: rewording a comment does not make figures stale. labkit and the host backend are not counted
-either, since a GPU's figures are not theirs.
+operator's name: those that measure the GPU kernels/probes.cu or kernels/peaks.cu, those that build labs/builds/ or
+labs/wheel/. Comments and blank space are not counted: rewording a comment does not make figures stale. labkit and the host
+backend are not counted either, since a GPU's figures are not theirs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from pathlib import Path
 
 from labkit import REPOSITORY
 
-PROBES = "kernels/probes.cu"
+PROBES, PEAKS = "kernels/probes.cu", "kernels/peaks.cu"
 LABEL = "sources"  # how the first output of a lab introduces the hash
-_LOAD = re.compile(r"""\b(?:load|trace|owners|schedules|mutant|Fault|Case|sass|Code|compile_cubin|Shipped)\(\s*["'](\w+)["']""")
+_LOAD = re.compile(r"\b(?:load|trace|owners|schedules|mutant|Fault|Case|Rival|sass|Code|compile_cubin|Shipped)"
+                   r"""\(\s*["'](\w+)["']""")
 _BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and what they compile
+            re.compile(r"\broofline\("): [PEAKS],
             re.compile(r"\b(?:ladder|stages)\("): ["labs/builds", "kernels/nvrtc", "kernels/gelu"],
             re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"],
             re.compile(r"\b(?:flag_errors|flag_times)\("): ["kernels/gelu"],

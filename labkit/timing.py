@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from labkit import machine, results
-from labkit.compare import max_error
+from labkit.output_errors import max_error
 from labkit.report import here, show_table
 
 WARM_UP_CALLS = 3

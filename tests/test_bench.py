@@ -6,8 +6,8 @@ import pytest
 import torch
 from simulated_gpu import GPU, SimulatedGpu
 
-from labkit import compare, machine, report, results, timing
-from labkit.compare import WrongResult, max_error
+from labkit import machine, output_errors, report, results, timing
+from labkit.output_errors import WrongResult, max_error
 
 bench, measure, summarise = timing.bench, timing.measure, timing.summarise
 
@@ -127,7 +127,7 @@ def double(x):
 
 
 def test_reference_is_called_in_chunks_and_finds_the_largest_error(monkeypatch):
-    monkeypatch.setattr(compare, "CHUNK", 50)
+    monkeypatch.setattr(output_errors, "CHUNK", 50)
     lengths = []
 
     def reference(x):
@@ -146,7 +146,7 @@ def test_reference_is_called_in_chunks_and_finds_the_largest_error(monkeypatch):
     (lambda y: y[32, 9:].add_(1.0), "[32, 9]"),
     (lambda y: y[20].fill_(math.inf), "[20, 0]")])
 def test_wrong_outputs_are_refused_with_their_place(monkeypatch, spoil, place):
-    monkeypatch.setattr(compare, "CHUNK", 50)
+    monkeypatch.setattr(output_errors, "CHUNK", 50)
     x = torch.randn(33, 10)
     y = 2 * x
     spoil(y)
@@ -156,7 +156,7 @@ def test_wrong_outputs_are_refused_with_their_place(monkeypatch, spoil, place):
 
 
 def test_a_bias_is_not_cut_along_with_the_rows(monkeypatch):
-    monkeypatch.setattr(compare, "CHUNK", 20)
+    monkeypatch.setattr(output_errors, "CHUNK", 20)
     x, bias = torch.randn(10, 10), torch.randn(10)
 
     def reference(x, bias):
@@ -166,7 +166,7 @@ def test_a_bias_is_not_cut_along_with_the_rows(monkeypatch):
 
 
 def test_an_output_that_sums_over_rows_is_compared_whole(monkeypatch):
-    monkeypatch.setattr(compare, "CHUNK", 20)
+    monkeypatch.setattr(output_errors, "CHUNK", 20)
     x = torch.randn(10, 10)
     max_error("v", lambda x: x.double().sum(0), (x,), x.sum(0), 1e-5, 1e-5)
     with pytest.raises(WrongResult):
@@ -175,7 +175,7 @@ def test_an_output_that_sums_over_rows_is_compared_whole(monkeypatch):
 
 @pytest.mark.parametrize("function", [torch.t, lambda x: x.roll(1, 0)])
 def test_an_output_whose_rows_need_other_rows_is_compared_whole_where_asked(function, monkeypatch):
-    monkeypatch.setattr(compare, "CHUNK", 20)
+    monkeypatch.setattr(output_errors, "CHUNK", 20)
     x = torch.randn(10, 10)
 
     def reference(x):

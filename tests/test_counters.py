@@ -71,6 +71,13 @@ def test_a_refusal_is_said_and_nothing_is_kept(operator, monkeypatch, capsys, st
     assert says in capsys.readouterr().out and not results.session().tables
 
 
+def test_a_metric_that_this_gpu_does_not_have_is_named(operator, monkeypatch, capsys):
+    """dram__bytes_read is one on a GPU of compute capability 12.0."""
+    answer(monkeypatch, printed([LAUNCH, LAUNCH]).replace('"29.7"', '"(!) n/a"'))
+    assert labkit.counters("counters", operator, "forward", 32, "bfloat16", "Counted") == []
+    assert "of dram__throughput.avg.pct_of_peak_sustained_elapsed it says '(!) n/a'" in capsys.readouterr().out
+
+
 def test_a_tool_that_hangs_is_given_up(operator, monkeypatch, capsys):
     def hang(*arguments, **options):
         raise subprocess.TimeoutExpired("ncu", options["timeout"])

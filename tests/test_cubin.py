@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from labkit import build, machine
-from labkit.cubin import NoCompiler, _without_parameters, compile_cubin
+from labkit.cubin import NoCompiler, bare, compile_cubin
 from labkit.operator import kernels, listed_versions, python_part, source_path
 
 needs_nvcc = pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
@@ -92,9 +92,9 @@ def test_a_kernel_is_chosen_by_words_of_its_name(own_folder):
 
 
 def test_a_function_among_the_parameters_of_a_name_goes_with_them():
-    assert _without_parameters("a::k<int>(void (*)(int), long)") == "a::k<int>"
-    assert _without_parameters("k<(a::B)2, float>(float*)") == "k<(a::B)2, float>"
-    assert _without_parameters("main") == "main"
+    assert bare("a::k<int>(void (*)(int), long)") == "a::k<int>"
+    assert bare("k<(a::B)2, float>(float*)") == "k<(a::B)2, float>"
+    assert bare("main") == "main"
 
 
 def test_without_a_compiler_that_works_it_says_which_is_missing(monkeypatch, tmp_path):

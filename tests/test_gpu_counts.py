@@ -5,10 +5,11 @@ import subprocess
 import types
 
 import pytest
+import torch
 
 import labkit
 from labkit import gpu_counts, profiling, report, results
-from labkit.gpu_counts import Case
+from labkit.gpu_counts import Case, Rival
 
 CASES = [Case("copy", 2, (4096,)), Case("transpose", 3, (96, 64)),
          Case("copy", 1, (999,), "bfloat16", offset=1, note="shifted")]
@@ -48,6 +49,28 @@ def test_one_number_where_they_agree_and_both_where_not(gpu, monkeypatch):
     assert rows["copy v1, shifted"]["load sectors"] == "94" and rows["copy v1, shifted"]["store sectors"] == "63"
     shared, = gpu().tables["agreement_shared"]["rows"]
     assert shared["bank conflicts"] == "0 / 2"
+
+
+def test_a_program_under_the_profiler_launches_each_case_in_a_range_of_its_name(monkeypatch):
+    """As it runs on a GPU, but for the GPU: nothing else may be launched between start and stop."""
+    log = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for name in ("start", "stop"):
+        monkeypatch.setattr(torch.cuda.profiler, name, lambda name=name: log.append(name))
+    nvtx = types.SimpleNamespace(rangePushA=log.append, rangePop=lambda: log.append("pop"))
+    monkeypatch.setattr(torch.cuda.nvtx, "_nvtx", nvtx)
+    real = gpu_counts.call_of
+
+    def told(case, inputs):
+        call = real(case, inputs)
+        return lambda: log.append(case) or call()
+
+    monkeypatch.setattr(gpu_counts, "call_of", told)
+    cases = [Case("copy", 2, (64,)), Rival("gelu", "native", (8, 4), "bfloat16")]
+    given = gpu_counts.program(cases)
+    assert given[:2] == ["-m", "labkit.gpu_counts"]
+    gpu_counts._launch(list(map(gpu_counts.case_of, given[2:])))
+    assert log == [word for case in cases for word in ("start", gpu_counts.named(case), case, "pop", "stop")]
 
 
 def test_where_nothing_is_counted_the_recorded_tables_are_shown(gpu, monkeypatch, capsys):

@@ -63,6 +63,21 @@ def test_without_its_launch_a_kernel_is_of_the_pass_of_its_operator():
     assert [kernel.part for kernel in attribute(moved)] == ["rest"]
 
 
+def test_a_kernel_is_of_the_innermost_operator_of_the_thread_that_launched_it():
+    trace = {"traceEvents": [
+        event("cpu_op", "aten::addmm", 110, 20), event("cpu_op", "aten::t", 105, 4), event("cpu_op", "aten::linear", 100, 50),
+        event("cpu_op", "aten::inner", 110, 3),  # begins with the one that it is in
+        event("cpu_op", "aten::mm", 100, 90, AUTOGRAD),
+        *launched(1, 112, "in addmm", 1000, 1), *launched(2, 131, "in linear", 1010, 1), *launched(3, 151, "alone", 1020, 1),
+        *launched(4, 112, "in mm", 1030, 1, AUTOGRAD), *launched(5, 115, "as early", 990, 1)]}
+    assert [(kernel.name, kernel.operator) for kernel in attribute(trace)] == [
+        ("as early", "aten::addmm"), ("in addmm", "aten::inner"), ("in linear", "aten::linear"), ("alone", ""),
+        ("in mm", "aten::mm")]
+    kept = {"traceEvents": [event("cpu_op", "aten::gelu", 110, 9, **{"External id": 3}),
+                            event("kernel", "gelu", 900, 10, 7, correlation=1, **{"External id": 3})]}
+    assert attribute(kept)[0].operator == "aten::gelu"
+
+
 def test_the_order_of_the_events_in_the_file_does_not_matter():
     assert attribute({"traceEvents": STEP["traceEvents"][::-1]}) == attribute(STEP)
 
@@ -246,7 +261,7 @@ def test_names_are_shortened_to_what_a_kernel_computes(name, expected):
 def test_gaps_are_when_nothing_runs():
     ran = [Kernel("a", 0, 5, "forward"), Kernel("b", 7, 10, "forward"), Kernel("c", 8, 2, "forward"),
            Kernel("d", 20, 1, "forward")]
-    assert gpu_trace._idle(ran) == 2 + 3 and gpu_trace._idle(ran[:1]) == 0
+    assert gpu_trace.idle(ran) == 2 + 3 and gpu_trace.idle(ran[:1]) == 0
 
 
 def test_the_kernels_of_a_call_and_where_they_lie(session, monkeypatch):

@@ -23,7 +23,7 @@ def tracked() -> dict[str, str]:
     texts = {}
     for name in filter(None, listed.stdout.split("\0")):
         path = REPOSITORY / name
-        if path.is_file() and path.suffix not in (".png", ".ico", ".woff2", ".gz"):
+        if path.is_file() and path.suffix not in (".png", ".ico", ".woff2", ".gz", ".ncu-rep"):
             texts[name] = path.read_text(encoding="utf-8")
     return texts
 
@@ -116,5 +116,5 @@ def test_tests_share_the_cores_and_have_a_gpu_alone(monkeypatch, backend, worker
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(command_line.machine, "backend", lambda: backend)
     monkeypatch.setattr(command_line, "_python", lambda *words: called.append((words, os.environ.get("OMP_NUM_THREADS"))) or 0)
-    assert command_line.main(["test", "-k", "gelu"]) == 0
+    assert command_line.main(["test", "--here", "-k", "gelu"]) == 0
     assert called == [(("-m", "pytest", "-q", *workers, "-k", "gelu"), threads)]

@@ -7,9 +7,9 @@ import torch
 
 import labkit
 from labkit import REPOSITORY, report, results, share, timing
-from labkit.compare import WrongResult
 from labkit.gpu_trace import Kernel
 from labkit.operator import python_part
+from labkit.output_errors import WrongResult
 
 rivals = python_part("gelu", "rivals")
 GIB = 2**30

@@ -9,8 +9,8 @@ from simulated_gpu import GPU, SimulatedGpu
 
 import labkit
 from labkit import machine, results, sweeping, timing
-from labkit.compare import WrongResult
 from labkit.operator import python_part
+from labkit.output_errors import WrongResult
 
 REFERENCE = python_part("geometry", "reference")
 THREADS = (32, 256)

@@ -1,0 +1,294 @@
+"""`labkit.what_limits`, `labkit.saved_report`: from a report's counts to what limits a kernel; what is said without counts."""
+
+import subprocess
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from stub_ncu_report import Action, read_in_place
+
+import labkit
+from labkit import build, limiting, ncu_reports, profiling, report, results, without_counters
+from labkit.gpu_counts import Case, Rival, named
+from labkit.limiting import limit_of, tables
+from labkit.ncu_reports import Launch
+from labkit.without_counters import Known, launch_figures, longest, smaller
+
+GELU, OTHER = Case("gelu", 7, (4096, 4096), "bfloat16"), Rival("gelu", "native", (4096, 4096), "bfloat16")
+CASES = [GELU, OTHER]
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+COUNTED = {
+    "gpu__time_duration.sum": (20_000, "nsecond"), "dram__bytes.sum": (70_000_000, "byte"),
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": 91.23,
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 91.23, "sm__throughput.avg.pct_of_peak_sustained_elapsed": 30.04,
+    "sm__warps_active.avg.pct_of_peak_sustained_active": 71.04, "sm__maximum_warps_per_active_cycle_pct": 75.0,
+    "launch__registers_per_thread": 40, "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum": 3,
+    "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum": 4, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 1600,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 100, "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 800,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 100, STALL.format("long_scoreboard"): 6.0, STALL.format("wait"): 2.0,
+    STALL.format("selected"): 1.0, STALL.format("brand_new"): 1.0, STALL.format("long_scoreboard_not_issued"): 50.0,
+    STALL.format("mio_throttle_pipe_mio"): 60.0,
+    "smsp__average_warps_issue_stalled_long_scoreboard.ratio": 90.0}
+
+
+@pytest.fixture
+def gpu(session, monkeypatch):
+    monkeypatch.setattr(limiting.machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(limiting.machine, "gpu", lambda: {"slug": "nvidia-test"})
+    monkeypatch.setattr(profiling.machine, "find_ncu", lambda: Path("/nowhere/ncu"))
+    monkeypatch.setattr(report, "here", lambda: "a GPU")
+    monkeypatch.setattr(limiting, "here", lambda: "a GPU")
+    monkeypatch.setattr(limiting, "copy_gbps", lambda: 4000.0)
+    return session
+
+
+def ncu(monkeypatch, said="", code=0, writes=True):
+    """In place of ncu: keeps its command, says `said`, and leaves a report or not."""
+    commands = []
+
+    def run(command, **options):
+        commands.append(list(map(str, command)))
+        if writes:
+            Path(commands[-1][commands[-1].index("--export") + 1]).write_bytes(b"a report")
+        return types.SimpleNamespace(stdout=said, stderr="", returncode=code)
+
+    monkeypatch.setattr(profiling.subprocess, "run", run)
+    return commands
+
+
+def holding(monkeypatch, *actions):
+    read_in_place(monkeypatch, list(actions))
+
+
+def test_each_case_is_launched_once_and_nothing_of_the_gpu_is_set(gpu, monkeypatch):
+    commands = ncu(monkeypatch)
+    holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], COUNTED))
+    labkit.what_limits("limits", CASES, "GeLU")
+    command, = commands
+    for option, value in (("--clock-control", "none"), ("--profile-from-start", "off")):
+        assert command[command.index(option) + 1] == value
+    assert [command[k + 1] for k, word in enumerate(command) if word == "--section"] == list(limiting.SECTIONS)
+    assert command[command.index("--metrics") + 1].split(",") == list(limiting.METRICS)
+    assert "--nvtx" in command and command[-4:] == ["-m", "labkit.gpu_counts", named(GELU), named(OTHER)]
+
+
+def test_what_limits_a_launch_and_why(gpu, monkeypatch):
+    ncu(monkeypatch)
+    holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], {}))
+    rows = labkit.what_limits("limits", CASES, "GeLU")
+    assert rows == gpu().tables["limits"]["rows"]
+    assert rows[0] == {"launch": "gelu v7", "µs": 20, "memory, %": 91.2, "DRAM, %": 91.2, "arithmetic, %": 30, "DRAM, MB": 70,
+                       "must move, MB": 67.1, "a copy's time, %": 83.9, "limit": "memory"}
+    why, unknown = gpu().tables["limits_why"]["rows"]
+    assert why == {"launch": "gelu v7", "occupancy, %": 71, "at most, %": 75, "registers": 40, "sectors a load": 16,
+                   "sectors a store": 8, "local memory": 7,
+                   "warps wait for": "data from global or local memory (long scoreboard)", "of their time, %": 60}
+    assert rows[1]["launch"] == "gelu native" and rows[1]["must move, MB"] == 67.1
+    assert {rows[1][column] for column in ("µs", "memory, %", "limit", "a copy's time, %")} == {None}
+    assert set(unknown.values()) == {"gelu native", None}
+
+
+@pytest.mark.parametrize("memory, dram, compute, expected", [
+    (90, 90, 30, "memory"), (60, 48, 59, "memory"), (90, 30, 89, "L1 or L2"), (70, 70, 71, "arithmetic"),
+    (59.9, 59.9, 20, "latency"), (20, 20, 59.9, "latency"), (None, 1, 2, None), (1, 1, None, None), (90, None, 3, "memory")])
+def test_the_limit_is_what_was_busy(memory, dram, compute, expected):
+    assert limit_of(memory, dram, compute) == expected
+
+
+def test_a_reason_without_words_of_its_own_keeps_nsight_computes():
+    why = tables([Launch("k", None, {STALL.format("brand_new"): 3.0, STALL.format("selected"): 1.0})], None)[1][0]
+    assert (why["warps wait for"], why["of their time, %"]) == ("brand new", 75)
+    assert tables([Launch("k", None, {STALL.format("selected"): 1.0})], None)[1][0]["warps wait for"] is None
+
+
+def test_kernels_of_one_case_are_told_apart_and_unnamed_launches_go_by_their_kernel():
+    launches = [Launch("mul", OTHER, {}), Launch("add", OTHER, {}), Launch("v7", GELU, {}), Launch("other", None, {}),
+                Launch("other", None, {})]
+    assert [row["launch"] for row in tables(launches, None)[0]] == ["gelu native, mul 1", "gelu native, add 2", "gelu v7",
+                                                                    "other, 1", "other, 2"]
+
+
+def test_a_report_is_kept_and_shown_again_without_a_gpu(gpu, monkeypatch, capsys):
+    ncu(monkeypatch)
+    holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], COUNTED))
+    rows = labkit.what_limits("limits", CASES, "GeLU")
+    kept = results.folder() / "reports" / "nvidia-test" / "11_trace_limits.ncu-rep.gz"
+    assert kept.is_file()
+    monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
+    capsys.readouterr()
+    for given in ("limits", kept, str(kept)):
+        assert labkit.saved_report(given, "Again") == [{**row, "a copy's time, %": None} for row in rows]
+        said = capsys.readouterr().out
+        assert "Again. From 11_trace_limits.ncu-rep.gz" in said and "Again: why" in said and "long scoreboard" in said
+    assert labkit.saved_report("other") == []
+    assert "No report 'other' of 11_trace is kept" in capsys.readouterr().out
+
+
+def test_the_books_gpu_comes_first_among_kept_reports(session, monkeypatch):
+    read = []
+    monkeypatch.setattr(limiting, "read", lambda path: read.append(path) or [Launch("k", None, {})])
+    for slug in ("a-first", results.BOOK_GPU):
+        path = results.folder() / "reports" / slug / "11_trace_limits.ncu-rep.gz"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    labkit.saved_report("limits")
+    assert read[0].parent.name == results.BOOK_GPU
+
+
+def test_a_report_that_cannot_be_read_is_said(session, monkeypatch, capsys, tmp_path):
+    (tmp_path / "x.ncu-rep").touch()
+    holding(monkeypatch)
+    assert labkit.saved_report(tmp_path / "x.ncu-rep") == []
+    assert "Not shown: x.ncu-rep holds no launch" in capsys.readouterr().out
+    with pytest.raises(FileNotFoundError):
+        labkit.saved_report("none.ncu-rep")
+    monkeypatch.setattr(results, "_session", results.Session())
+    with pytest.raises(ValueError, match="no lab was started"):
+        labkit.saved_report("limits")
+
+
+# -- where counters are refused --------------------------------------------------------------------------------
+
+# As ncu prints it.
+REFUSED = ("==PROF== Connected to process 9012 (/usr/bin/python3.11)\n==ERROR== ERR_NVGPUCTRPERM - The user does not have "
+           "permission to access NVIDIA GPU Performance Counters on the target device 0. For instructions on enabling "
+           "permissions and to get more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n"
+           "==PROF== Disconnected from process 9012\n")
+
+
+def hangs(*arguments, **options):
+    raise subprocess.TimeoutExpired("ncu", 180)
+
+
+def refuse(monkeypatch, how):
+    if how == "missing":
+        monkeypatch.setattr(profiling.machine, "find_ncu", lambda: None)
+    elif how == "hangs":
+        monkeypatch.setattr(profiling.subprocess, "run", hangs)
+    elif how == "refused":
+        ncu(monkeypatch, REFUSED, 0, writes=False)
+    elif how == "one missing":
+        ncu(monkeypatch)
+        holding(monkeypatch, Action("v7", [named(GELU)], COUNTED))
+    else:
+        ncu(monkeypatch)
+
+        monkeypatch.setattr(ncu_reports, "in_a_new_process", lambda *arguments, **options: "no module")
+
+
+@pytest.mark.parametrize("how, says", [
+    ("refused", "(https://developer.nvidia.com/ERR_NVGPUCTRPERM), and a container needs --cap-add=SYS_ADMIN"),
+    ("missing", "ncu is not installed"), ("hangs", "timed out"),
+    ("one missing", "not each of the 2 cases"), ("unread", "no module")])
+def test_without_counters_it_is_said_and_what_is_known_is_shown(gpu, monkeypatch, capsys, how, says):
+    refuse(monkeypatch, how)
+    known = {GELU: Known(20.0, 40, 75.0, 16.0, 8.0, "0 B a thread spilled"), OTHER: Known(50.0, None, None, None, None, None)}
+    monkeypatch.setattr(limiting, "known", known.get)
+    rows = labkit.what_limits("limits", CASES, "GeLU")
+    said = capsys.readouterr().out
+    first, second = said.splitlines()[:2]
+    assert says in first and second == "What follows is known without counters."
+    assert [(row["launch"], row["µs"], row["a copy's time, %"], row["limit"]) for row in rows] == [
+        ("gelu v7", 20, 83.9, "memory"), ("gelu native", 50, 33.6, "not known")]
+    assert list(rows[0]) == ["launch", *limiting.limit_row(*[None] * 8)]
+    why = gpu().tables["limits_why"]["rows"]
+    assert list(why[0]) == ["launch", *limiting.why_row(*[None] * 8)]
+    assert why[0]["registers"] == 40 and why[0]["at most, %"] == 75 and why[0]["occupancy, %"] is None
+    assert all("without counters" in gpu().tables[name]["title"] for name in ("limits", "limits_why"))
+    assert "times by CUDA events" in said
+
+
+def test_without_a_gpu_the_recorded_tables_are_shown(session, monkeypatch, capsys):
+    monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
+    assert labkit.what_limits("limits", CASES, "GeLU") == [] and not session().tables
+    assert "GeLU: there is no GPU here, and nothing is recorded" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cases", [[], [Case("gelu", 99, (4,))], [Rival("gelu", "no_such_function", (4,))], [GELU, GELU],
+                                   ["gelu"], [Rival("gelu", "native", (4,), mode="sideways")],
+                                   [Rival("gelu", "native", (4,), "f32")]])
+def test_cases_that_make_no_sense_are_refused(cases, session, monkeypatch):
+    monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
+    with pytest.raises(ValueError, match="what_limits: "):
+        labkit.what_limits("limits", cases, "GeLU")
+
+
+@pytest.mark.parametrize("case, numbers", [
+    (Case("gelu", 1, (8, 4), "bfloat16"), (8 * 4 * 2) * 2), (Case("gelu", 1, (8, 4), mode="backward"), (8 * 4 * 3) * 4),
+    (Case("row_sum", 1, (8, 4), "float64"), (8 * 4 + 8) * 8), (Rival("row_sum", "native", (8, 4)), (8 * 4 + 8) * 4),
+    (Case("transpose", 1, (8, 4)), (8 * 4 * 2) * 4)])
+def test_the_bytes_that_must_move(case, numbers):
+    assert case.must_move == numbers
+
+
+KERNEL = {"ph": "X", "cat": "kernel", "name": "void v7::kernel<float>(int)", "ts": 3, "dur": 9,
+          "args": {"registers per thread": 40, "block": [256, 1, 1], "grid": [8, 1, 1], "shared memory": 1024}}
+SM = {"threads_a_warp": 32, "threads_a_block": 1024, "threads_an_sm": 2048, "blocks_an_sm": 32, "registers_an_sm": 65536,
+      "shared_bytes_a_block": 232448, "shared_bytes_an_sm": 233472, "shared_bytes_reserved_a_block": 1024, "capability": "9.0"}
+
+
+def test_registers_and_occupancy_come_from_the_profilers_trace():
+    short = {**KERNEL, "dur": 1, "name": "short"}
+    trace = {"traceEvents": [short, KERNEL, {**KERNEL, "cat": "gpu_memcpy", "dur": 99}]}
+    assert longest(trace) == KERNEL and longest({"traceEvents": []}) is None
+    assert launch_figures(KERNEL, SM) == (40, 75)
+    assert launch_figures({"args": {}}, SM) == (None, None)
+
+
+@pytest.mark.parametrize("shape, expected", [((16384, 16384), (32, 16384)), ((64, 96), (64, 96)), ((1 << 28,), (1 << 17,)),
+                                             ((100_000, 128), (1024, 128)), ((64, 1024, 512), (1, 256, 512)), ((7, 0), (7, 0))])
+def test_what_is_traced_is_small_and_has_the_same_rows(shape, expected):
+    assert smaller(Case("gelu", 7, shape)).shape == expected
+
+
+def test_sectors_are_traced_and_are_not_known_without_a_compiler(monkeypatch):
+    assert without_counters._sectors(Case("copy", 2, (16384, 4096))) == (8, 8)  # 32 floats a warp are 128 bytes; v2 reads 16 B
+    assert without_counters._sectors(OTHER) == (None, None)
+
+    def refuse(case):
+        raise build.BuildError("no compiler")
+
+    monkeypatch.setattr(without_counters, "traced", refuse)
+    assert without_counters._sectors(GELU) == (None, None)
+
+
+@pytest.mark.skipif(labkit.machine.find_nvcc() is None, reason="nvcc is not installed")
+def test_spills_are_those_of_the_kernel_that_ran(monkeypatch):
+    monkeypatch.setattr(labkit.machine, "arch", lambda: "sm_90")
+    kernels = labkit.compile_cubin("row_sum", 1, "sm_90").kernels
+    ran = f"void {kernels[0].name}(float*, long)"
+    assert without_counters._spills(Case("row_sum", 1, (4, 4)), ran) == "0 B a thread spilled"
+    assert without_counters._spills(Case("row_sum", 1, (4, 4)), "void other(int)") is None
+    assert without_counters._spills(OTHER, "anything") is None
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------------
+
+COPY = [Case("copy", version, (1 << 26,), "bfloat16") for version in (1, 4)] + [Rival("gelu", "native", (1 << 26,), "bfloat16")]
+
+
+@pytest.mark.gpu
+def test_a_copy_is_limited_by_memory_with_counters_or_without(session, capsys):
+    rows = {row["launch"]: row for row in labkit.what_limits("limits", COPY, "Copies")}
+    assert set(rows) == {"copy v1", "copy v4", "gelu native"}
+    assert rows["copy v4"]["limit"] == "memory" and 75 < rows["copy v4"]["a copy's time, %"] < 115
+    why = session().tables["limits_why"]["rows"]
+    if "without counters" not in session().tables["limits"]["title"]:
+        assert 0.9 < rows["copy v4"]["DRAM, MB"] / rows["copy v4"]["must move, MB"] < 1.2
+        assert all(row["warps wait for"] and row["registers"] > 0 for row in why)
+        capsys.readouterr()
+        again = labkit.saved_report("limits")
+        assert [row["µs"] for row in again] == [row["µs"] for row in rows.values()]
+        kept, = results.folder().glob("reports/*/11_trace_limits.ncu-rep.gz")
+        assert kept.stat().st_size < limiting.LARGEST
+
+
+@pytest.mark.gpu
+def test_what_is_known_without_counters_on_a_gpu(session):
+    found = without_counters.known(COPY[1])
+    assert found.us > 10 and 0 < found.registers <= 255 and 0 < found.occupancy <= 100
+    assert found.load and found.store and found.spills == "0 B a thread spilled"
+    rival = without_counters.known(COPY[2])
+    assert rival.us > 10 and rival.registers > 0 and rival.load is rival.spills is None
+    assert torch.cuda.is_available()
