@@ -7,12 +7,13 @@ The reference module of an operator (kernels/<name>/reference.py) says what ther
     CASES      [{"shape": (4097,), "layout": "offset"}, ...]
     SPREAD, LARGEST    inputs are normal with this spread, clamped to +-LARGEST
     tolerance(dtype, version, mode) -> (ulps, absolute): how far off a kernel may be; of float64 twice that is allowed, since
-                       there the reference is rounded too
+                       there the reference is rounded too. One with a fourth parameter, `shape`, also gets the case's shape
     DIFFERENTIABLE     [({"save": "input"}, 2), ...]: options of the function, and how many times autograd goes
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any, Iterable, NamedTuple
 
@@ -103,9 +104,7 @@ def _draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, c
 def _check_case(operator: Operator, version: int, given: _Given, where: str, verdict: Verdict) -> Worst:
     mode, case, names, inputs, out_names, exact = given
     untouched = [bits(t).clone() for t in inputs]
-    allowed = operator.reference.tolerance(inputs[0].dtype, version, mode)
-    if inputs[0].dtype == torch.float64:  # then the reference is rounded as the kernel is, and may be off by as much
-        allowed = tuple(2 * each for each in allowed)
+    allowed = _allowed(operator.reference, inputs[0].dtype, version, mode, case["shape"])
     models = [model_of(inputs[-1], want.shape) for want in exact]
 
     worst = Worst(0.0, 0.0)
@@ -134,6 +133,13 @@ def _check_case(operator: Operator, version: int, given: _Given, where: str, ver
             verdict.fault("layout", f"{where}: {name} has strides {got.stride()}, torch.empty_like gives {expected}")
     _check_untouched(where, names, inputs, untouched, verdict)
     return worst
+
+
+def _allowed(reference: Any, dtype: torch.dtype, version: int, mode: str, shape: tuple) -> tuple[float, float]:
+    by_shape = {"shape": shape} if "shape" in inspect.signature(reference.tolerance).parameters else {}
+    allowed = reference.tolerance(dtype, version, mode, **by_shape)
+    # With float64 the reference is rounded as the kernel is, and may be off by as much.
+    return tuple(2 * each for each in allowed) if dtype == torch.float64 else allowed
 
 
 def _check_untouched(where: str, names: tuple, inputs: list, untouched: list, verdict: Verdict) -> None:
