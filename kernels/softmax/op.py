@@ -52,8 +52,8 @@ def define(namespace: str, latest: int):
         version: a rung of the ladder in softmax.cu.
         Returns [rows, cols], contiguous, of x's dtype; 16-bit elements are computed in float32 and rounded once. As with
             torch.softmax an element that is -inf gives 0, and a row with a NaN or with inf, or of nothing but -inf, is NaN.
-            From version 6 on results below 2^-126 may be 0. A row that is too long for registers, of more than 8192 columns in
-            versions 3 and 4 and of 16384 from version 5 on (8192 of float64), is read twice.
+            From version 6 on results below 2^-126 may be 0. A row of more than 8192 columns is too long for the
+            registers of a block, and takes version 2.
         Gradients are autograd's reverse mode, any number of times; forward mode and torch.func's are not there. The
             result is kept for it.
         Raises RuntimeError for another dtype, device or number of dimensions, an x that is not contiguous, more than

@@ -44,6 +44,7 @@ struct Sum {
 
 struct Warp {
     static constexpr int MOST_THREADS = 128;  // of a block, whose warps have a row each
+    static __device__ int threads() { return LANES; }
     template <class Op, class F> static __device__ F all(F value) {
         for (int s = LANES / 2; s > 0; s /= 2) value = Op::of(value, __shfl_xor_sync(0xffffffff, value, s));
         return value;
@@ -51,7 +52,8 @@ struct Warp {
 };
 
 struct Block {
-    static constexpr int MOST_THREADS = 1024;
+    static constexpr int MOST_THREADS = 512;
+    static __device__ int threads() { return blockDim.x; }
     // There is a barrier in it, and one array for each Op: call it once for an Op.
     template <class Op, class F> static __device__ F all(F value) {
         __shared__ F part[LANES];
@@ -61,6 +63,10 @@ struct Block {
         __syncthreads();
         return Warp::all<Op>(lane * LANES < blockDim.x ? part[lane] : F(Op::OF_NOTHING));
     }
+};
+
+struct FixedBlock : Block {
+    static __device__ int threads() { return THREADS; }  // known to the compiler
 };
 
 // ---------------------------------------------------------------------------------------------------
@@ -166,13 +172,13 @@ struct Gradient {
 template <class> using Backward = Gradient;  // there is no exponential in it, and no division
 
 // Where the k-th element of a thread stands in its row: WIDTH neighbours, and then the next ones a group's width away.
-template <int WIDTH> __device__ int column(int k) { return k * blockDim.x + threadIdx.x * WIDTH; }
+template <class Group, int WIDTH> __device__ int column(int k) { return k * Group::threads() + threadIdx.x * WIDTH; }
 
-template <int WIDTH, class T, int N>
+template <class Group, int WIDTH, class T, int N>
 __device__ void load_row(const T* row, int cols, T beyond, T (&v)[N]) {
 #pragma unroll
     for (int k = 0; k < N; k += WIDTH) {
-        const int c = column<WIDTH>(k);
+        const int c = column<Group, WIDTH>(k);
         if constexpr (WIDTH == 1) {
             v[k] = c < cols ? row[c] : beyond;
         } else {
@@ -184,11 +190,11 @@ __device__ void load_row(const T* row, int cols, T beyond, T (&v)[N]) {
     }
 }
 
-template <int WIDTH, class T, int N>
+template <class Group, int WIDTH, class T, int N>
 __device__ void store_row(T* row, int cols, const compute_t<T> (&v)[N]) {
 #pragma unroll
     for (int k = 0; k < N; k += WIDTH) {
-        const int c = column<WIDTH>(k);
+        const int c = column<Group, WIDTH>(k);
         if (c >= cols) continue;
         if constexpr (WIDTH == 1) {
             row[c] = to_element<T>(v[k]);
@@ -205,7 +211,7 @@ __device__ void row_in_registers(const Arrays<Mode::IN, T>& a, int64_t row, int6
     T loaded[Mode::IN][N];
 #pragma unroll
     for (int i = 0; i < Mode::IN; ++i) {
-        load_row<WIDTH>(a.in[i] + row * cols, cols, to_element<T>(Mode::BEYOND), loaded[i]);
+        load_row<Group, WIDTH>(a.in[i] + row * cols, cols, to_element<T>(Mode::BEYOND), loaded[i]);
     }
     compute_t<T> v[Mode::IN][N];
     for (int i = 0; i < Mode::IN; ++i) {
@@ -213,7 +219,7 @@ __device__ void row_in_registers(const Arrays<Mode::IN, T>& a, int64_t row, int6
         for (int k = 0; k < N; ++k) v[i][k] = to_compute(loaded[i][k]);
     }
     Mode::template apply<Group>(v);
-    store_row<WIDTH>(a.out + row * cols, cols, v[0]);
+    store_row<Group, WIDTH>(a.out + row * cols, cols, v[0]);
 }
 
 namespace v3 {
@@ -221,7 +227,7 @@ constexpr int WIDTH = 1, LEAST = 8, MOST = 32;  // elements of a thread: 8, 16 o
 
 template <class Mode, int N, class T>
 __global__ void kernel(Arrays<Mode::IN, T> a, int64_t cols) {
-    row_in_registers<Mode, Block, WIDTH, N>(a, blockIdx.x, cols);
+    row_in_registers<Mode, FixedBlock, WIDTH, N>(a, blockIdx.x, cols);
 }
 
 template <template <class> class Mode, int N = LEAST, int IN, class T>
@@ -251,7 +257,7 @@ constexpr int LEAST = 8, MOST = 32;
 
 template <class Mode, int N, class T>
 __global__ void kernel(Arrays<Mode::IN, T> a, int64_t cols) {
-    row_in_registers<Mode, Block, Vec<T>::SIZE, N>(a, blockIdx.x, cols);
+    row_in_registers<Mode, FixedBlock, Vec<T>::SIZE, N>(a, blockIdx.x, cols);
 }
 
 template <template <class> class Mode, int N = LEAST, int IN, class T>
@@ -272,8 +278,7 @@ void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
 // ---------------------------------------------------------------------------------------------------
 namespace v5 {
 constexpr int LEAST = 8, MOST = 32;  // elements of a thread where a warp has the row: 8, 16 or 32
-// Elements of a thread where a block has the row: of 1024 threads each has 64 registers.
-template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
+constexpr int EACH = 16;             // elements of a thread where a block has the row
 
 template <class Mode, class Group, int WIDTH, int N, class T>
 __global__ void __launch_bounds__(Group::MOST_THREADS) kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
@@ -290,14 +295,14 @@ void launch_fitted(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t str
     } else if constexpr (N < MOST) {
         launch_fitted<Mode, WIDTH, 2 * N>(a, rows, cols, stream);
     } else {
-        const unsigned blocks = rows, threads = divide_up(cols, EACH<T> * LANES) * LANES;
-        kernel<Mode, Block, WIDTH, EACH<T>><<<blocks, threads, 0, stream>>>(a, rows, cols);
+        const unsigned blocks = rows, threads = divide_up(cols, EACH * LANES) * LANES;
+        kernel<Mode, Block, WIDTH, EACH><<<blocks, threads, 0, stream>>>(a, rows, cols);
     }
 }
 
 template <template <class> class Mode, class Math = Exact, int IN, class T>
 void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    if (cols > EACH<T> * Block::MOST_THREADS) {
+    if (cols > EACH * Block::MOST_THREADS) {
         v2::launch<Mode>(a, rows, cols, stream);
     } else if (in_vectors(a, cols)) {
         launch_fitted<Mode<Math>, Vec<T>::SIZE, LEAST>(a, rows, cols, stream);
