@@ -1,4 +1,4 @@
-"""For compute-sanitizer: launches versions of an operator. `launch_operator.py NAME VERSION[,VERSION...] ROWSxCOLS...`"""
+"""For compute-sanitizer: launches versions of an operator in each mode. `launch_operator.py NAME VERSION[,VERSION...] ROWSxCOLS...`"""
 
 import sys
 from pathlib import Path
