@@ -147,7 +147,7 @@ ONLINE = "sum = sum * exp(before - most) + exp(value - most);"
     (2, "sum * exp(own - most)", "sum", "elements are wrong"),
     (3, "cols <= N * THREADS", "cols <= N * THREADS + 1", "not written"),
     (4, "if (!in_vectors(a, cols))", "if (cols % Vec<T>::SIZE != 0)", "elements are wrong|aligned"),
-    (5, "divide_up(rows, threads.y)", "rows / threads.y + (rows == 1)", "not written"),
+    (5, "divide_up(rows, threads.y)", "rows < 4 ? 1 : rows / threads.y", "not written"),
     (5, "divide_up(cols, EACH * LANES)", "(cols / (EACH * LANES))", "not written"),
     (6, "x * 1.44269504f", "x * 1.4427f", "elements are wrong"),
     (6, "return value * divisor;", "return value / divisor;", "elements are wrong"),
