@@ -100,18 +100,13 @@ __device__ void row_in_registers(const Arrays<T>& a, int64_t row, int64_t cols) 
     }
     store_row<Group, WIDTH>(a.h + row * cols, cols, first);
     const Moments<F> m = Statistics::template of<Group, WIDTH>(h, cols);
+    load_row<Group, WIDTH>(a.weight, cols, first);
+    load_row<Group, WIDTH>(a.bias, cols, second);
 #pragma unroll
-    for (int k = 0; k < N; k += WIDTH) {
-        const int c = column<Group, WIDTH>(k);
-        if (c >= cols) continue;
-        T weight[WIDTH], bias[WIDTH], y[WIDTH];
-        load_piece<WIDTH>(a.weight + c, weight);
-        load_piece<WIDTH>(a.bias + c, bias);
-        for (int e = 0; e < WIDTH; ++e) {
-            y[e] = to_element<T>((h[k + e] - m.mean) * m.rstd * to_compute(weight[e]) + to_compute(bias[e]));
-        }
-        store_piece<WIDTH>(a.y + row * cols + c, y);
+    for (int k = 0; k < N; ++k) {
+        first[k] = to_element<T>((h[k] - m.mean) * m.rstd * to_compute(first[k]) + to_compute(second[k]));
     }
+    store_row<Group, WIDTH>(a.y + row * cols, cols, first);
     if (threadIdx.x == 0) {
         a.mean[row] = m.mean;
         a.rstd[row] = m.rstd;
@@ -176,7 +171,7 @@ constexpr int LEAST = 8, MOST = 32;  // elements of a thread where a warp has th
 template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
 
 template <class Statistics, class Group, int WIDTH, int N, class T>
-__global__ void __launch_bounds__(Group::MOST_THREADS) kernel(Arrays<T> a, int64_t rows, int64_t cols) {
+__global__ void __launch_bounds__(Group::MOST_THREADS, 1) kernel(Arrays<T> a, int64_t rows, int64_t cols) {
     const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (row < rows) row_in_registers<Statistics, Group, WIDTH, N>(a, row, cols);
 }
