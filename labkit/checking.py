@@ -132,6 +132,8 @@ def _check_case(operator: Operator, version: int, given: _Given, where: str, ver
     for name, got, want, model, most in zip(out_names, returned, exact, models, allowed, strict=True):
         worst = max(worst, _compare(f"{where}: {name}", got, want, inputs, names, *most, verdict))
         expected = torch.empty_like(model).stride()
+        if got.dtype != model.dtype:
+            verdict.fault("layout", f"{where}: {name} is {got.dtype} and has to be {model.dtype}")
         if got.stride() != expected:
             verdict.fault("layout", f"{where}: {name} has strides {got.stride()}, torch.empty_like gives {expected}")
     _check_untouched(where, names, inputs, untouched, verdict)

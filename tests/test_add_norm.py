@@ -212,9 +212,9 @@ def test_bytes_and_shared_memory_are_as_the_file_says(dtype):
     assert [labkit.trace("add_norm", version, size=(8, 256), dtype=dtype, show=False).total("reads", True).wavefronts > 0
             for version in range(1, 6)] == [True, True, True, False, False]  # a warp needs none
     found = labkit.trace("add_norm", 1, "backward", size=(rows, cols), dtype=dtype, show=False)
-    parts = 2 * rows * cols * 4 // 32  # float32, of three blocks
-    assert found.total("writes").sectors == array + parts + 2 * cols * size // 32
-    assert found.total("reads").sectors == 4 * array + parts + 2 * rows * (cols // 8 // 32)
+    # Not seen: the blocks' sums, in memory that the operator takes for itself. A warp reads mean and rstd of its row.
+    assert found.total("writes").sectors == array + 2 * cols * size // 32
+    assert found.total("reads").sectors == 4 * array + 2 * rows * (cols // 8 // 32)
 
 
 @pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
@@ -227,15 +227,15 @@ def test_a_row_stays_in_registers_and_none_is_spilled(arch):
 
 
 @pytest.mark.parametrize("version, old, new, file, says", [
-    (1, "d * d;", "d;", None, "rstd"), (1, "* to_compute(a.weight[c]) + ", "+ ", None, ": y"),
+    (1, "d * d;", "d;", None, ": (y|rstd)"), (1, "* to_compute(a.weight[c]) + ", "+ ", None, ": y"),
     (3, "cols <= N * THREADS", "cols <= N * THREADS + 8", None, "not written"),
     (4, "divide_up(rows, threads.y)", "(rows < 4 ? 1 : rows / threads.y)", None, "not written"),
     (5, "const F n = a.n + b.n, d = a.mean - b.mean", "const F n = a.n + b.n, d = 0", None, ": (y|rstd)"),
     (5, "if (column<Group, WIDTH>(k) >= cols) continue;", "", None, ": (y|mean)"),
-    (2, "h[k] = to_compute(first[k]);", "h[k] = to_compute(first[k]) + to_compute(second[k]);", None, ": (y|mean)"),
+    (2, "h[k] = to_compute(first[k]);", "h[k] = to_compute(first[k]) * 1.01f;", "add_norm/add_norm.cu", ": (y|mean)"),
     (2, "- n[k] * sum_n", "- sum_n", "add_norm/gradient.cuh", "grad_x"),
     (2, "p += ROWS_OF_PARTS", "p += 2 * ROWS_OF_PARTS", "add_norm/gradient.cuh", "grad_weight|grad_bias"),
-    (2, "* rstd;\n#pragma", "* mean;\n#pragma", "add_norm/gradient.cuh", "grad_x|grad_weight"),
+    (2, "(to_compute(other[k]) - mean) * rstd", "(to_compute(other[k]) + mean) * rstd", "add_norm/gradient.cuh", "grad_x"),
 ])
 def test_check_finds_wrong_kernels(version, old, new, file, says):
     with pytest.raises(CheckFailed, match=f"add_norm v{version} .*({says})"):
