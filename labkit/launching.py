@@ -32,13 +32,16 @@ def guarded(t: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A mode and version of an operator, with inputs on the CPU. Call it with input and output tensors to run it."""
+    """A mode and version of an operator, with inputs on the CPU. Call it with input and output tensors to run it.
+
+    outputs: tensors whose shape, type and layout the outputs have.
+    """
 
     operator: Operator
     mode: str
     version: int
     inputs: list[torch.Tensor]
-    output_shapes: list[torch.Size]
+    outputs: list[torch.Tensor]
 
     @property
     def input_names(self) -> Sequence[str]:
@@ -56,17 +59,17 @@ class Launch:
         return f"{self.operator.name} v{self.version} {self.mode}, {shape} {str(main.dtype).removeprefix('torch.')}"
 
     def new_outputs(self) -> list[torch.Tensor]:
-        """Tensors for the outputs, like the main input, or contiguous where the shape is another; filled with NaN."""
-        like = models(self.operator.reference, self.mode, self.inputs, self.output_shapes)
-        return [torch.full_like(t, torch.nan if t.is_floating_point() else -1) for t in like]
+        """Tensors for the outputs, filled with NaN."""
+        return [torch.full_like(t, torch.nan if t.is_floating_point() else -1) for t in self.outputs]
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         getattr(self.operator.ops, f"{self.mode}_out")(*inputs, *outputs, self.version)
 
 
 def launch_of(operator: Operator, mode: str, version: int, inputs: list[torch.Tensor]) -> Launch:
-    """A launch whose outputs have the shapes that the reference gives them."""
-    return Launch(operator, mode, version, inputs, [t.shape for t in exact_outputs(operator.reference, mode, inputs)])
+    """A launch whose outputs have the shapes that the reference gives them, and the layout of the main input."""
+    shapes = [t.shape for t in exact_outputs(operator.reference, mode, inputs)]
+    return Launch(operator, mode, version, inputs, models(operator.reference, mode, inputs, shapes))
 
 
 def prepare(operator: Operator | str, backend: str, version: int | None, mode: str | None,
