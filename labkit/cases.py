@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from labkit.references import dtype_of, shape_of
+
 GUARD = 64  # elements before and after an output; more than a vector, so that a store past the end lands in them
 LARGE, SMALL = 3e4, 1e-4  # sizes of the numbers in `draw_special`: what float16 holds, with room for a gradient
 # NaNs with a pattern of their own, which no arithmetic returns: what still has it was not written.
@@ -21,9 +23,9 @@ def draw_inputs(reference: Any, mode: str, dtype: torch.dtype, device: torch.dev
     generator = torch.Generator().manual_seed(seed)
     inputs = []
     for name in names:
-        spread, largest = (1.0, 2.0) if name == "grad" else (reference.SPREAD, reference.LARGEST)
-        values = torch.randn(case["shape"], generator=generator, dtype=torch.float64)
-        values = (values * spread).clamp(-largest, largest).to(dtype).to(device)
+        spread, largest = (1.0, 2.0) if name.startswith("grad") else (reference.SPREAD, reference.LARGEST)
+        values = torch.randn(shape_of(reference, name, case["shape"]), generator=generator, dtype=torch.float64)
+        values = (values * spread).clamp(-largest, largest).to(dtype_of(reference, name, dtype)).to(device)
         layout = case.get("layout", "contiguous")
         if layout in ("last input offset", "outputs offset"):
             layout = "offset" if layout == "last input offset" and name == names[-1] else "contiguous"
@@ -34,22 +36,23 @@ def draw_inputs(reference: Any, mode: str, dtype: torch.dtype, device: torch.dev
 def draw_special(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, seed: int) -> list:
     """Inputs of the usual shape whose sizes spread evenly, by their logarithm, from SMALL to LARGE; some are NaN.
 
-    A gradient lies in [-2, 2], as in `draw_inputs`, and is nowhere NaN.
+    A gradient lies in [-2, 2], as in `draw_inputs`, and is nowhere NaN; nor is an input that lacks a dimension.
     """
     generator = torch.Generator().manual_seed(seed)
-    shape = usual_shape(reference)
     inputs = []
     for name in reference.MODES[mode][0]:
+        shape, its_dtype = shape_of(reference, name, usual_shape(reference)), dtype_of(reference, name, dtype)
         part = torch.rand(shape, generator=generator, dtype=torch.float64)
         sign = torch.randint(2, shape, generator=generator) * 2 - 1
-        if name == "grad":
-            inputs.append((sign * 2 * part).to(dtype).to(device))
+        if name.startswith("grad"):
+            inputs.append((sign * 2 * part).to(its_dtype).to(device))
             continue
         values = sign * SMALL * (LARGE / SMALL) ** part
-        # Few enough that most rows of a matrix have none.
-        values[torch.rand(shape, generator=generator) < 1 / 4096] = torch.nan
-        values.view(-1)[-1] = torch.nan
-        inputs.append(values.to(dtype).to(device))
+        if len(shape) == len(usual_shape(reference)):
+            # Few enough that most rows of a matrix have none.
+            values[torch.rand(shape, generator=generator) < 1 / 4096] = torch.nan
+            values.view(-1)[-1] = torch.nan
+        inputs.append(values.to(its_dtype).to(device))
     return inputs
 
 
@@ -57,11 +60,6 @@ def usual_shape(reference: Any) -> tuple[int, ...]:
     """Of the cases that `check` runs the smallest with 4096 elements: enough for several blocks, and quick."""
     shapes = sorted((case["shape"] for case in reference.CASES), key=math.prod)
     return next((shape for shape in shapes if math.prod(shape) >= 4096), shapes[-1])
-
-
-def model_of(last: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """A tensor whose shape and layout an output must have: the last input, or a contiguous one of another shape."""
-    return last if shape == last.shape else last.new_empty(shape)
 
 
 def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:

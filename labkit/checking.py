@@ -9,6 +9,8 @@ The reference module of an operator (kernels/<name>/reference.py) says what ther
     tolerance(dtype, version, mode) -> (ulps, absolute): how far off a kernel may be; of float64 twice that is allowed, since
                        there the reference is rounded too
     DIFFERENTIABLE     [({"save": "input"}, 2), ...]: options of the function, and how many times autograd goes
+
+and more where inputs differ in shape or type: see labkit/references.py.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from typing import Any, Iterable, NamedTuple
 
 import torch
 
-from labkit import properties, results
-from labkit.cases import (GUARD, between_guards, bits, draw_inputs, erase, in_order_of, is_flat, model_of, never_written,
+from labkit import properties, references, results
+from labkit.cases import (GUARD, between_guards, bits, draw_inputs, erase, in_order_of, is_flat, never_written,
                           new_memory_is_nan)
 from labkit.operator import Operator
 from labkit.precision import spacing
@@ -87,6 +89,7 @@ class _Given(NamedTuple):
     """One case of one mode and dtype: what every version gets, and what it must give."""
 
     mode: str
+    dtype: torch.dtype
     case: dict
     names: tuple
     inputs: list
@@ -95,31 +98,30 @@ class _Given(NamedTuple):
 
 
 def _draw(reference: Any, mode: str, dtype: torch.dtype, device: torch.device, case: dict, seed: int) -> _Given:
-    names, out_names, function = reference.MODES[mode]
+    names, out_names, _ = reference.MODES[mode]
     inputs = draw_inputs(reference, mode, dtype, device, case, seed)
-    return _Given(mode, case, names, inputs, out_names, function(*(t.double() for t in inputs)))
+    return _Given(mode, dtype, case, names, inputs, out_names, references.exact_outputs(reference, mode, inputs))
 
 
 def _check_case(operator: Operator, version: int, given: _Given, where: str, verdict: Verdict) -> Worst:
-    mode, case, names, inputs, out_names, exact = given
+    mode, dtype, case, names, inputs, out_names, exact = given
     untouched = [bits(t).clone() for t in inputs]
-    allowed = operator.reference.tolerance(inputs[0].dtype, version, mode)
-    if inputs[0].dtype == torch.float64:  # then the reference is rounded as the kernel is, and may be off by as much
-        allowed = tuple(2 * each for each in allowed)
-    models = [model_of(inputs[-1], want.shape) for want in exact]
+    allowed = references.allowed(operator.reference, mode, dtype, version, case["shape"])
+    models = references.models(operator.reference, mode, inputs, [want.shape for want in exact])
+    main = references.main_input(operator.reference, mode, inputs)
 
     worst = Worst(0.0, 0.0)
     # Between guards first: a kernel that stores past the end must not do so in memory that is not the check's.
-    if is_flat(inputs[-1]):
+    if is_flat(main):
         buffers = [between_guards(model, case) for model in models]
-        arguments = [*(in_order_of(inputs[-1], t) for t in inputs), *(view for _, view in buffers)]
+        arguments = [*(in_order_of(main, t) if t.shape == main.shape else t for t in inputs), *(view for _, view in buffers)]
         called(getattr(operator.ops, f"{mode}_out"), *arguments, version)
         _check_untouched(where, names, inputs, untouched, verdict)
-        for name, (buffer, view), want in zip(out_names, buffers, exact, strict=True):
+        for name, (buffer, view), want, most in zip(out_names, buffers, exact, allowed, strict=True):
             left = never_written(view)
             if left.any():
                 verdict.fault("unwritten", f"{where}: {name}: {_places(left)} not written")
-            worst = max(worst, _compare(f"{where}: {name} (out)", view, want, inputs, names, *allowed, verdict))
+            worst = max(worst, _compare(f"{where}: {name} (out)", view, want, inputs, names, *most, verdict))
             erase(view)
             if not never_written(buffer).all():
                 verdict.fault("outside", f"{where}: wrote outside of {name}, within {GUARD} elements of it")
@@ -127,9 +129,11 @@ def _check_case(operator: Operator, version: int, given: _Given, where: str, ver
     with new_memory_is_nan():
         returned = called(getattr(operator.ops, mode), *inputs, version)
     returned = (returned,) if torch.is_tensor(returned) else returned
-    for name, got, want, model in zip(out_names, returned, exact, models, strict=True):
-        worst = max(worst, _compare(f"{where}: {name}", got, want, inputs, names, *allowed, verdict))
+    for name, got, want, model, most in zip(out_names, returned, exact, models, allowed, strict=True):
+        worst = max(worst, _compare(f"{where}: {name}", got, want, inputs, names, *most, verdict))
         expected = torch.empty_like(model).stride()
+        if got.dtype != model.dtype:
+            verdict.fault("layout", f"{where}: {name} is {got.dtype} and has to be {model.dtype}")
         if got.stride() != expected:
             verdict.fault("layout", f"{where}: {name} has strides {got.stride()}, torch.empty_like gives {expected}")
     _check_untouched(where, names, inputs, untouched, verdict)

@@ -29,6 +29,7 @@ from labkit.launching import Launch, prepare
 from labkit.mutants import Fault, mutant
 from labkit.operator import Operator, kernels_of
 from labkit.ordering import outputs_in_order
+from labkit.references import exact_outputs, models
 from labkit.report import keep, take_recorded
 
 PATIENCE = 5.0  # seconds for a launch; those here take a millisecond at most
@@ -111,7 +112,7 @@ def wrong_orders(operator: Operator | str, version: int, size: tuple[int, ...]) 
     differ; here the result is compared with the reference, in float32 and with whole numbers.
     """
     launch = prepare(operator, "host", version, None, None, None, [_whole_numbers(size, 0, torch.device("cpu"))])
-    right = launch.operator.reference.MODES[launch.mode][2](*(x.double() for x in launch.inputs))
+    right = exact_outputs(launch.operator.reference, launch.mode, launch.inputs)
     orders = ("forward", "reverse", *map(str, range(1, 7)))
     try:
         wrong = [any((got != want).any() for got, want in zip(outputs_in_order(launch, order), right, strict=True))
@@ -182,7 +183,9 @@ def _launches(operator: Operator, run: Run, sanitized: bool) -> Outcome:
         if turn == 0 or not run.same_input:
             x = _whole_numbers(run.size, turn, beside)
             right = function(x.double())
-            launch = Launch(operator, mode, operator.latest, [x.to(operator.device)], [t.shape for t in right])
+            inputs = [x.to(operator.device)]
+            outputs = models(operator.reference, mode, inputs, [t.shape for t in right])
+            launch = Launch(operator, mode, operator.latest, inputs, outputs)
         y = [torch.full(t.shape, torch.nan, device=beside).to(operator.device) for t in right]
         try:
             if not _ends(lambda: launch(launch.inputs, y), operator.device, PATIENCE_SANITIZED if sanitized else PATIENCE):

@@ -20,6 +20,7 @@ from labkit.build import load
 from labkit.launching import launch_of
 from labkit.operator import listed_versions, python_part, source_path
 from labkit.profiling import NotCounted, profile
+from labkit.references import dtype_of, shape_of
 from labkit.report import NO_GPU, keep, show_recorded
 from labkit.tracing import Trace, trace
 
@@ -55,11 +56,14 @@ class _Call:
 
     def inputs(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """The inputs of the mode: the same numbers on every device."""
-        names, _, _ = python_part(self.operator, "reference").MODES[self.mode]
-        elements = torch.Size(self.shape).numel()
-        generator = torch.Generator().manual_seed(0)
-        flat = [torch.randn(elements + self.offset, generator=generator).to(getattr(torch, self.dtype)) for _ in names]
-        return [t.to(device)[self.offset:].view(self.shape) for t in flat]
+        reference = python_part(self.operator, "reference")
+        generator, inputs = torch.Generator().manual_seed(0), []
+        for name in reference.MODES[self.mode][0]:
+            shape = torch.Size(shape_of(reference, name, self.shape))
+            flat = torch.randn(shape.numel() + self.offset, generator=generator)
+            flat = flat.to(dtype_of(reference, name, getattr(torch, self.dtype))).to(device)
+            inputs.append(flat[self.offset:].view(shape))
+        return inputs
 
     @property
     def must_move(self) -> int:

@@ -9,8 +9,9 @@ from typing import Sequence
 import torch
 
 from labkit.build import load
-from labkit.cases import draw_inputs, model_of, usual_shape
+from labkit.cases import draw_inputs, usual_shape
 from labkit.operator import Operator, kernels_of
+from labkit.references import exact_outputs, main_input, models
 
 LARGEST = 1 << 28  # elements of an input that is drawn here
 MARGIN = 1 << 16  # bytes around a tensor in which a stray store does no harm
@@ -31,13 +32,16 @@ def guarded(t: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A mode and version of an operator, with inputs on the CPU. Call it with input and output tensors to run it."""
+    """A mode and version of an operator, with inputs on the CPU. Call it with input and output tensors to run it.
+
+    outputs: tensors whose shape, type and layout the outputs have.
+    """
 
     operator: Operator
     mode: str
     version: int
     inputs: list[torch.Tensor]
-    output_shapes: list[torch.Size]
+    outputs: list[torch.Tensor]
 
     @property
     def input_names(self) -> Sequence[str]:
@@ -50,24 +54,22 @@ class Launch:
     @property
     def title(self) -> str:
         """What is run, such as "gelu v3 forward, 4096 float16"."""
-        last = self.inputs[-1]
-        shape = " × ".join(map(str, last.shape)) or "scalar"
-        return f"{self.operator.name} v{self.version} {self.mode}, {shape} {str(last.dtype).removeprefix('torch.')}"
+        main = main_input(self.operator.reference, self.mode, self.inputs)
+        shape = " × ".join(map(str, main.shape)) or "scalar"
+        return f"{self.operator.name} v{self.version} {self.mode}, {shape} {str(main.dtype).removeprefix('torch.')}"
 
     def new_outputs(self) -> list[torch.Tensor]:
-        """Tensors for the outputs, like the last input, or contiguous where the shape is another; filled with NaN."""
-        last = self.inputs[-1]
-        unwritten = torch.nan if last.is_floating_point() else -1
-        return [torch.full_like(model_of(last, shape), unwritten) for shape in self.output_shapes]
+        """Tensors for the outputs, filled with NaN."""
+        return [torch.full_like(t, torch.nan if t.is_floating_point() else -1) for t in self.outputs]
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         getattr(self.operator.ops, f"{self.mode}_out")(*inputs, *outputs, self.version)
 
 
 def launch_of(operator: Operator, mode: str, version: int, inputs: list[torch.Tensor]) -> Launch:
-    """A launch whose outputs have the shapes that the reference gives them."""
-    _, _, function = operator.reference.MODES[mode]
-    return Launch(operator, mode, version, inputs, [t.shape for t in function(*(t.double() for t in inputs))])
+    """A launch whose outputs have the shapes that the reference gives them, and the layout of the main input."""
+    shapes = [t.shape for t in exact_outputs(operator.reference, mode, inputs)]
+    return Launch(operator, mode, version, inputs, models(operator.reference, mode, inputs, shapes))
 
 
 def prepare(operator: Operator | str, backend: str, version: int | None, mode: str | None,

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator
 import torch
 
 from labkit import REPOSITORY
+from labkit.references import dtype_of, shape_of
 
 
 _kernels: ContextVar[Path | None] = ContextVar("kernels", default=None)  # a thread's own
@@ -76,7 +77,8 @@ class Operator:
         """Runs the first mode of the latest version on one element and waits for it."""
         mode, (inputs, _, _) = next(iter(self.reference.MODES.items()))
         shape = [1] * len(self.reference.CASES[0]["shape"])  # an operator on matrices takes no vector
-        tensors = [torch.ones(shape, dtype=self.reference.DTYPES[0], device=self.device) for _ in inputs]
+        tensors = [torch.ones(shape_of(self.reference, name, shape), device=self.device,
+                              dtype=dtype_of(self.reference, name, self.reference.DTYPES[0])) for name in inputs]
         getattr(self.ops, mode)(*tensors, self.latest)
         if self.device.type == "cuda":
             torch.cuda.synchronize()

@@ -12,6 +12,7 @@ from labkit.cases import bits, draw_inputs, draw_special, new_memory_is_nan, usu
 from labkit.launching import Launch, launch_of
 from labkit.operator import Operator
 from labkit.ordering import differences
+from labkit.references import dtype_of, exact_outputs, shape_of
 from labkit.verdict import Verdict, called
 
 SEEDS = 3  # shuffled orders on the CPU
@@ -49,14 +50,15 @@ def check_registration(operator: Operator, version: int, modes: list[str], dtype
     reference = operator.reference
     turned = any(case.get("layout") == "transposed" for case in reference.CASES)
     for mode in modes:
-        names, outputs, function = reference.MODES[mode]
+        # A mode beside the first is the gradient of it, and has one itself where the function is differentiable twice.
+        orders = max((orders for _, orders in reference.DIFFERENTIABLE), default=0)
+        has_gradient = orders > (mode != next(iter(reference.MODES)))
         for transposed in (False, True)[:1 + turned]:
-            inputs = [torch.randn((7, 5) if transposed else (5, 7), dtype=_usual_dtype(dtypes), device=operator.device)
-                      for _ in names]
+            inputs = _random(reference, mode, (7, 5) if transposed else (5, 7), _usual_dtype(dtypes), operator.device)
             inputs = [t.t() if transposed else t for t in inputs]
             made = _tuple(called(getattr(operator.ops, mode), *inputs, version))
             into = (*inputs, *map(torch.empty_like, made), version)
-            tracked = (*(t.detach().requires_grad_(bool(reference.DIFFERENTIABLE)) for t in inputs), version)
+            tracked = (*(t.detach().requires_grad_(has_gradient) for t in inputs), version)
             for name, arguments in ((mode, tracked), (f"{mode}_out", into)):
                 try:
                     torch.library.opcheck(getattr(operator.ops, name).default, arguments)
@@ -70,6 +72,13 @@ def _usual_dtype(dtypes: list[torch.dtype]) -> torch.dtype:
     return torch.float32 if torch.float32 in dtypes else dtypes[0]
 
 
+def _random(reference: Any, mode: str, shape: tuple, dtype: torch.dtype, device: torch.device | None = None,
+            generator: torch.Generator | None = None) -> list[torch.Tensor]:
+    """Normal numbers for each input of a mode."""
+    return [torch.randn(shape_of(reference, name, shape), dtype=dtype_of(reference, name, dtype), device=device,
+                        generator=generator) for name in reference.MODES[mode][0]]
+
+
 def _launch(operator: Operator, version: int, mode: str, dtype: torch.dtype, elements: int | None = None) -> Launch:
     shape = usual_shape(operator.reference)
     if elements:
@@ -81,11 +90,11 @@ def _launch(operator: Operator, version: int, mode: str, dtype: torch.dtype, ele
 # -- numbers ------------------------------------------------------------------------------------------------
 
 def _special(operator: Operator, version: int, mode: str, dtype: torch.dtype, seed: int, verdict: Verdict) -> None:
-    names, out_names, function = operator.reference.MODES[mode]
+    names, out_names, _ = operator.reference.MODES[mode]
     inputs = draw_special(operator.reference, mode, dtype, operator.device, seed)
     returned = called(getattr(operator.ops, mode), *inputs, version)
-    for name, got, exact in zip(out_names, _tuple(returned), function(*(t.double() for t in inputs)), strict=True):
-        small = exact.abs() < 0.99 * torch.finfo(dtype).max  # beyond, a rounding may make it infinite
+    for name, got, exact in zip(out_names, _tuple(returned), exact_outputs(operator.reference, mode, inputs), strict=True):
+        small = exact.abs() < 0.99 * torch.finfo(got.dtype).max  # beyond, a rounding may make it infinite
         for wrong, what in ((small & ~got.isfinite(), "should be finite"), (exact.isnan() & ~got.isnan(), "should be NaN")):
             if wrong.any():
                 at = tuple(wrong.nonzero()[0].tolist())
@@ -121,24 +130,25 @@ def _again(operator: Operator, version: int, mode: str, dtype: torch.dtype, verd
 
 
 def _function_again(operator: Operator, version: int, dtype: torch.dtype, verdict: Verdict) -> None:
-    """The function that models call, twice on one tensor whose numbers change, as a parameter's do."""
+    """The function that models call, twice on the same tensors, whose numbers change, as a parameter's do."""
     mode = next(iter(operator.reference.MODES))
     shape = {"shape": usual_shape(operator.reference)}
-    x, other = (draw_inputs(operator.reference, mode, dtype, operator.device, shape, seed)[-1] for seed in (1, 2))
+    tensors, others = (draw_inputs(operator.reference, mode, dtype, operator.device, shape, seed) for seed in (1, 2))
 
-    def function(t: torch.Tensor) -> Any:
-        return operator(t, version=version)
+    def function(*inputs: torch.Tensor) -> Any:
+        return operator(*inputs, version=version)
 
     def differ(one: tuple, two: Iterable[torch.Tensor]) -> bool:
         return any(not torch.equal(bits(t), bits(want)) for t, want in zip(one, two, strict=True))
 
-    early = _tuple(called(function, x))
+    early = _tuple(called(function, *tensors))
     kept = [t.clone() for t in early]
-    x.copy_(other)
-    late = _tuple(called(function, x))
+    for t, other in zip(tensors, others):
+        t.copy_(other)
+    late = _tuple(called(function, *tensors))
     if differ(early, kept):
         verdict.fault("again", f"{operator.name} v{version}: a later call of the function changed the result of an earlier one")
-    if differ(late, _tuple(called(function, other))):
+    if differ(late, _tuple(called(function, *others))):
         verdict.fault("again", f"{operator.name} v{version}: the function gives an old result for a tensor with new numbers "
                                "in it")
 
@@ -196,15 +206,17 @@ def _outputs(launch: Launch, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 def _gradients(operator: Operator, version: int, verdict: Verdict) -> None:
     """The function's own gradients, as autograd sees them, against finite differences in float64."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 5, generator=generator, dtype=torch.float64).mul_(1.5).to(operator.device).requires_grad_()
+    mode = next(iter(operator.reference.MODES))
+    inputs = [t.mul_(1.5).to(operator.device).requires_grad_()
+              for t in _random(operator.reference, mode, (3, 5), torch.float64, generator=generator)]
     for options, orders in operator.reference.DIFFERENTIABLE:
-        def function(x, options=options):
-            return operator(x, version=version, **options)
+        def function(*inputs, options=options):
+            return operator(*inputs, version=version, **options)
 
         try:
             with new_memory_is_nan():
-                torch.autograd.gradcheck(function, x)
+                torch.autograd.gradcheck(function, inputs)
                 if orders == 2:
-                    torch.autograd.gradgradcheck(function, x)
+                    torch.autograd.gradgradcheck(function, inputs)
         except GradcheckError as error:
             verdict.fault("gradient", f"{operator.name} v{version}, {options}: {error}")

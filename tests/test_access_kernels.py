@@ -1,4 +1,4 @@
-"""copy, transpose, row_sum, stencil, fold: values on every case, autograd, what they refuse, and that wrong ones are found.
+"""copy, transpose, row_sum, stencil, fold, softmax: values on every case, autograd, what they refuse, and that wrong ones are found.
 
 Runs on the backend of the machine, but for the wrong kernels, which run on the CPU: on a GPU one that faults would
 poison this process's CUDA context, and every test after it.
@@ -17,8 +17,8 @@ from labkit.verdict import CheckFailed
 from labkit.listing import source
 from labkit.operator import listed_versions, source_path
 
-NAMES = ["copy", "transpose", "row_sum", "stencil", "fold"]
-MATRICES = ["transpose", "row_sum", "stencil", "fold"]
+NAMES = ["copy", "transpose", "row_sum", "stencil", "fold", "softmax"]
+MATRICES = ["transpose", "row_sum", "stencil", "fold", "softmax"]
 
 
 def reference(op, x):
@@ -53,7 +53,8 @@ def test_gradients_of_any_layout(name, layout):
     grad = torch.randn_like(want)
     grad = {"contiguous": grad, "expanded": grad[:1].expand(want.shape), "transposed": grad.t().contiguous().t(),
             "strided": torch.stack([grad, grad], dim=-1)[..., 0]}[layout]
-    rounded = 1e-13 if name == "stencil" else 0.0  # 27 times, and 27 times in the reference, of numbers below 8
+    # Rounded 27 times, and 27 times in the reference, of numbers below 8; a sum of 40 such, and exponentials.
+    rounded = 1e-13 if name in ("stencil", "softmax") else 0.0
     for version in op.versions:
         got, = torch.autograd.grad(op(x, version=version), x, grad)
         torch.testing.assert_close(got, torch.autograd.grad(reference(op, x), x, grad)[0], rtol=0.0, atol=rounded)
@@ -139,8 +140,10 @@ def test_more_elements_than_32_bits_count(name):
     op = labkit.load(name)
     x = torch.zeros(shape, dtype=torch.float16, device="cuda")
     x[::4001, ::11] = 1
+    want = reference(op, x)
     for version in op.versions:
-        assert torch.equal(op(x, version=version), reference(op, x))
+        y = op(x, version=version)
+        assert torch.equal(y, want) if name != "softmax" else torch.allclose(y, want, rtol=2.0**-9, atol=2.0**-24)
 
 
 # ---- what is refused, before anything is launched ----
@@ -180,6 +183,7 @@ def test_a_version_that_is_not_there_is_refused(name):
     ("row_sum", r"`y` must be contiguous, float32 of shape \[3\].* it is .*x.new_empty\(3\)"),
     ("stencil", r"`y` must be contiguous, float32 of shape \[3, 4\].* it is .*x.new_empty\(3, 4\)"),
     ("fold", r"`y` must be contiguous, float32 of shape \[3, 2\].* it is .*x.new_empty\(3, 2\)"),
+    ("softmax", r"`y` must be contiguous, float32 of shape \[3, 4\].* it is .*x.new_empty\(3, 4\)"),
     ("copy", "`y` (must be dense|has shape|is float64)")])
 def test_outputs_of_another_kind_are_refused_by_name(name, says):
     op = labkit.load(name)
@@ -210,7 +214,7 @@ def test_outputs_that_share_memory_are_refused(name):
             op.ops.forward_out(x, in_place, op.latest)
 
 
-@pytest.mark.parametrize("name", ["row_sum", "fold"])
+@pytest.mark.parametrize("name", ["row_sum", "fold", "softmax"])
 def test_more_rows_than_a_grid_has_blocks_are_refused(name):
     op = labkit.load(name)
     with pytest.raises(RuntimeError, match=f"{name}: `x` has 2147483648 rows; a grid has 2147483647 blocks"):

@@ -6,10 +6,13 @@ import torch
 import labkit
 from labkit.operator import kernels, listed_versions, python_part, source_path
 
-# Sizes with tails, in float32 and in a 16-bit type: one that fills blocks only partly, one with several blocks.
+# Sizes with tails, in float32 and in a 16-bit type: one that fills blocks only partly, one with several blocks, and others for
+# paths of their own.
 SIZES = {"gelu": [(1003,), (8195,)], "copy": [(1003,), (8195,)], "transpose": [(33, 70), (100, 31)],
          "row_sum": [(3, 33), (2, 1000)], "geometry": [(1003,), (8195,)], "stencil": [(33, 70), (100, 31)],
-         "fold": [(3, 33), (9, 70)], "total": [(3, 33), (5, 1000)]}
+         "fold": [(3, 33), (9, 70)], "total": [(3, 33), (5, 1000)],
+         "softmax": [(5, 33), (2, 1544), (6, 264), (2, 1541), (1, 8195)],
+         "add_norm": [(5, 33), (3, 1544), (6, 264), (2, 1541), (1, 8195)]}
 NAMES = sorted(path.parent.name for path in kernels().glob("*/*.cu") if path.stem == path.parent.name)
 
 

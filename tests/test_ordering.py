@@ -81,7 +81,7 @@ class LastOneWins:
 
 def test_the_first_element_that_differs_is_named(monkeypatch, capsys):
     wrong = LastOneWins(library("ordered").run_who_is_last)
-    launch = Launch(None, "forward", 1, [torch.zeros(4, 2, dtype=torch.int32)], [torch.Size((4, 2))])
+    launch = Launch(None, "forward", 1, [torch.zeros(4, 2, dtype=torch.int32)], [torch.empty(4, 2, dtype=torch.int32)])
     monkeypatch.setattr(Launch, "__call__", lambda self, inputs, outputs: wrong(inputs, outputs))
     monkeypatch.setattr(Launch, "output_names", ["y"])
     monkeypatch.setattr(Launch, "title", "last one wins")
@@ -97,7 +97,7 @@ def test_the_first_element_that_differs_is_named(monkeypatch, capsys):
 
 def test_a_nan_is_itself_and_a_negative_zero_is_not_zero(monkeypatch):
     values = {"forward": [torch.nan, 0.0], "reverse": [torch.nan, -0.0]}
-    launch = Launch(None, "forward", 1, [torch.zeros(2)], [torch.Size((2,))])
+    launch = Launch(None, "forward", 1, [torch.zeros(2)], [torch.empty(2)])
 
     def run(self, inputs, outputs):
         outputs[0].copy_(torch.tensor(values.get(os.environ[ordering.VARIABLE], values["forward"])))
@@ -111,7 +111,7 @@ def test_a_nan_is_itself_and_a_negative_zero_is_not_zero(monkeypatch):
 
 
 def test_a_launch_that_fails_in_one_order_says_which(monkeypatch):
-    launch = Launch(None, "forward", 1, [torch.zeros(2)], [torch.Size((2,))])
+    launch = Launch(None, "forward", 1, [torch.zeros(2)], [torch.empty(2)])
 
     def run(self, inputs, outputs):
         if os.environ[ordering.VARIABLE] == "2":
