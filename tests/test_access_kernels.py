@@ -1,4 +1,4 @@
-"""copy, transpose, row_sum, stencil, fold, softmax: values on every case, autograd, what they refuse, and that wrong ones are found.
+"""copy, transpose, row_sum, stencil, fold, softmax: values on every case, autograd, what they refuse, wrong ones found.
 
 Runs on the backend of the machine, but for the wrong kernels, which run on the CPU: on a GPU one that faults would
 poison this process's CUDA context, and every test after it.
