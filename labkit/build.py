@@ -198,7 +198,7 @@ def _cxx_version() -> str:
 def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[str], cuda_flags: list[str]) -> bool:
     """Makes sure that `folder` holds the library and loads it; True where it had to be built."""
     library = folder / f"{namespace}.so"
-    with _locked(folder):
+    with locked(folder):
         if library.exists():
             torch.ops.load_library(library)
             return False
@@ -215,7 +215,7 @@ def _build(name: str, namespace: str, backend: str, folder: Path, flags: list[st
 
 
 @contextlib.contextmanager
-def _locked(made: Path) -> Iterator[None]:
+def locked(made: Path) -> Iterator[None]:
     """Within, no other process or thread makes `made`: one builds and the others wait for it.
 
     The lock is the kernel's own (flock): it goes with a process that is killed, so it is never stale.
@@ -230,7 +230,7 @@ def tracer() -> Path:
     """The object file of kernels/host/trace.cpp, which every traced library holds a copy of; compiled once and kept."""
     options, _ = flags("trace")
     made = BUILD_ROOT / f"tracer-{digest(_host_headers(), options, _cxx_version(), os.environ.get('CXX'))}.o"
-    with _locked(made):
+    with locked(made):
         if not made.exists():
             work = made.with_suffix(".work")
             host.compile_object(host.INCLUDE_DIR / "trace.cpp", [*options, f"-I{host.INCLUDE_DIR}"], work)

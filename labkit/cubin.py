@@ -6,7 +6,6 @@ named by a hash of sources, flags and nvcc's version, and kept, as `load` keeps 
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import re
 import shutil
@@ -113,14 +112,13 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     options = [flag for flag in (*COMMON_NVCC_FLAGS, *build.nvcc_flags(arch, version)) if flag not in without] + [*flags]
     counted = build.sources_under(kernels() / "include", *([path.parent] if source is None else []))
     key = build.digest(counted, text, str(path), options, nvcc_version)
-    folder.mkdir(parents=True, exist_ok=True)
     if isinstance(source, str):
         path = folder / f"{name}-{key}.cu"
-        path.write_text(source, encoding="utf-8")
     cubin = folder / f"{name}-{key}.cubin"
-    with open(cubin.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with build.locked(cubin):
         if not cubin.exists():
+            if isinstance(source, str):
+                path.write_text(source, encoding="utf-8")
             _compile([str(nvcc), *options, "-Xptxas=-v", *(f"-I{it}" for it in build.include_folders(path)), str(path)], cubin)
     log = cubin.with_suffix(".log").read_text(encoding="utf-8")
     return Cubin(f"nvcc {nvcc_version} for {arch}", cubin, log, (kernels().resolve(), path.parent),

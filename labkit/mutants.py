@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import shutil
 from typing import Sequence
@@ -12,7 +11,7 @@ from typing import Sequence
 import torch
 
 from labkit import listing, results
-from labkit.build import BUILD_ROOT, load
+from labkit.build import BUILD_ROOT, digest, load, locked, sources_under
 from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
@@ -58,11 +57,16 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
     if old == new:
         raise ValueError(f"mutant: new is old, {old!r}; it has to change something")
     changed = whole.replace(text, text.replace(old, new), 1)
-    digest = hashlib.sha256(f"{kernels()}{name}{file}{changed}".encode()).hexdigest()[:12]
-    folder = BUILD_ROOT / "mutants" / digest
-    for copied in (name, "include"):
-        shutil.copytree(kernels() / copied, folder / copied, dirs_exist_ok=True)
-    (folder / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
+    copied = kernels() / name, kernels() / "include"
+    folder = BUILD_ROOT / "mutants" / digest(sources_under(*copied), str(kernels()), file, changed)
+    with locked(folder):
+        if not folder.exists():  # else it is the same: the name is made of all that is in it
+            work = folder.with_suffix(".work")
+            shutil.rmtree(work, ignore_errors=True)  # what one that was killed has left
+            for place in copied:
+                shutil.copytree(place, work / place.name)
+            (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
+            work.rename(folder)
     with kernels_of(folder):
         return load(name, version, backend=backend, launch=False, cuda_flags=cuda_flags)
 

@@ -1,14 +1,15 @@
 """`labkit.mutant` and `labkit.plant`: faults put into real kernels, and what finds them."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import labkit
 from labkit import Fault
-from labkit.verdict import CheckFailed
 from labkit.operator import source_path
+from labkit.verdict import CheckFailed
 
 BARRIER = "    __syncthreads();\n"
 
@@ -93,3 +94,10 @@ def test_a_launch_that_the_trace_had_to_end_is_not_run_in_other_orders(session):
         labkit.plant("none", {}, "None")
     with pytest.raises(ValueError, match="has to change something"):
         labkit.mutant("copy", 1, STORE, STORE)
+
+
+def test_threads_that_plant_the_same_fault_at_a_time_get_the_same_operator():
+    with ThreadPoolExecutor(4) as pool:
+        planted = list(pool.map(lambda _: labkit.mutant("copy", 1, "y[i] = x[i]", "y[i] = x[n - 1 - i]"), range(4)))
+    assert all(operator is planted[0] for operator in planted)
+    assert planted[0](torch.arange(3.0), version=1).tolist() == [2, 1, 0]
