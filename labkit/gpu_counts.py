@@ -20,7 +20,7 @@ from labkit.build import load
 from labkit.launching import launch_of
 from labkit.operator import listed_versions, python_part, source_path
 from labkit.profiling import NotCounted, profile
-from labkit.references import dtype_of, shape_of
+from labkit.references import dtype_of, exact_outputs, shape_of
 from labkit.report import NO_GPU, keep, show_recorded
 from labkit.tracing import Trace, trace
 
@@ -68,9 +68,13 @@ class _Call:
     @property
     def must_move(self) -> int:
         """The bytes of all inputs and outputs of the mode, each moved once."""
-        names, _, function = python_part(self.operator, "reference").MODES[self.mode]
-        inputs = [torch.empty(self.shape, dtype=torch.float64, device="meta") for _ in names]
-        return sum(t.numel() for t in (*inputs, *function(*inputs))) * getattr(torch, self.dtype).itemsize
+        reference = python_part(self.operator, "reference")
+        names, out_names, _ = reference.MODES[self.mode]
+        dtype = getattr(torch, self.dtype)
+        inputs = [torch.empty(shape_of(reference, name, self.shape), dtype=dtype, device="meta") for name in names]
+        tensors = (*inputs, *exact_outputs(reference, self.mode, inputs))
+        return sum(t.numel() * dtype_of(reference, name, dtype).itemsize
+                   for name, t in zip((*names, *out_names), tensors, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,6 @@ import dataclasses
 import math
 from typing import Callable
 
-import torch
-
 from labkit import machine, occupancy
 from labkit.build import BuildError, load
 from labkit.cubin import NoCompiler, bare, compile_cubin
@@ -46,7 +44,7 @@ class Known:
 
 def known(case: Case | Rival) -> Known:
     """What is known of a case on this GPU without counters. Of several kernels, that which takes longest counts."""
-    call, inputs = _function(case), _drawn(case)
+    call, inputs = _function(case), case.inputs(machine.device())
     kernel = longest(profiled(lambda: call(*inputs)))
     registers, possible = launch_figures(kernel, occupancy.limits()) if kernel else (None, None)
     load_sectors, store_sectors = _sectors(case)
@@ -56,7 +54,8 @@ def known(case: Case | Rival) -> Known:
 
 def median_us(case: Case | Rival) -> float:
     """The median of a call's times on this GPU, by CUDA events, as `bench` takes it."""
-    record = timed({"call": _function(case)}, lambda: tuple(_drawn(case)), None, None, None, None, ROUNDS, case.label)
+    inputs = tuple(case.inputs(machine.device()))
+    record = timed({"call": _function(case)}, lambda: inputs, None, None, None, None, ROUNDS, case.label)
     return record["rows"][0]["median_us"]
 
 
@@ -90,13 +89,6 @@ def _function(case: Case | Rival) -> Callable[..., object]:
         return getattr(python_part(case.operator, "rivals"), case.function)
     mode = getattr(load(case.operator).ops, case.mode)
     return lambda *inputs: mode(*inputs, case.version)
-
-
-def _drawn(case: Case | Rival) -> list[torch.Tensor]:
-    """Inputs of the case's shapes, drawn on the GPU: what they hold does not change a time."""
-    names, _, _ = python_part(case.operator, "reference").MODES[case.mode]
-    elements, dtype = math.prod(case.shape) + case.offset, getattr(torch, case.dtype)
-    return [torch.randn(elements, dtype=dtype, device=machine.device())[case.offset:].view(case.shape) for _ in names]
 
 
 def _sectors(case: Case | Rival) -> tuple[float | None, float | None]:

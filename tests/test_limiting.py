@@ -217,7 +217,10 @@ def test_cases_that_make_no_sense_are_refused(cases, session, monkeypatch):
 @pytest.mark.parametrize("case, numbers", [
     (Case("gelu", 1, (8, 4), "bfloat16"), (8 * 4 * 2) * 2), (Case("gelu", 1, (8, 4), mode="backward"), (8 * 4 * 3) * 4),
     (Case("row_sum", 1, (8, 4), "float64"), (8 * 4 + 8) * 8), (Rival("row_sum", "native", (8, 4)), (8 * 4 + 8) * 4),
-    (Case("transpose", 1, (8, 4)), (8 * 4 * 2) * 4)])
+    (Case("transpose", 1, (8, 4)), (8 * 4 * 2) * 4),
+    # x, residual, y and h; weight and bias; mean and rstd, which are float32
+    (Case("add_norm", 1, (8, 4), "bfloat16"), (4 * 8 * 4 + 2 * 4) * 2 + 2 * 8 * 4),
+    (Case("add_norm", 1, (8, 4), "float64"), (4 * 8 * 4 + 2 * 4 + 2 * 8) * 8)])
 def test_the_bytes_that_must_move(case, numbers):
     assert case.must_move == numbers
 
