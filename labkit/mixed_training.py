@@ -51,7 +51,8 @@ class _Step:
 
 
 def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequence[Batch], title: str,
-                mean_over: float = 1 << 21, learning_rate: float = 1e-3) -> list[dict]:
+                mean_over: float = 1 << 21, learning_rate: float = 1e-3,
+                least: dict[str, float] | None = None) -> list[dict]:
     """Trains a model in each of WAYS, from the same weights and on the same batches; shows and keeps table and curves.
 
     name: what the table is called in results/; <name>_curves is the loss over the steps. make_model: called without
@@ -59,7 +60,8 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
     (B, T, V). batches: one a step, of tokens and targets. title: what is trained, for the heads; the device is added.
     mean_over: how many predictions the loss is a mean over. Each step computes the B * T of one batch and divides by
     mean_over, as gradient accumulation and data parallelism do with a part of a larger batch. learning_rate: of AdamW, at
-    most; it rises over the first 10 steps and then falls to 0.
+    most; it rises over the first 10 steps and then falls to 0. least: {label: loss}, marked at the end of the curves: the least
+    losses of who knows this or that of the text.
 
     AdamW divides gradients by their own size, so that mean_over changes next to nothing as long as no gradient is lost.
 
@@ -92,8 +94,9 @@ def loss_curves(name: str, make_model: Callable[[], nn.Module], batches: Sequenc
                      "gradients that are 0, %": _mean_percent([step.zero for step in steps if math.isfinite(step.loss)]),
                      "first squares that are 0, %": None if squares is None else _mean_percent([squares]),
                      "weights that change, %": _mean_percent([step.changed for step in steps if math.isfinite(step.loss)])})
+    points = ends + [{"label": label, "x": len(batches) - 1, "y": round(loss, 4)} for label, loss in (least or {}).items()]
     curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(len(batches)))},
-             "y": {"label": "loss"}, "series": series, **({"points": ends} if ends else {})}
+             "y": {"label": "loss"}, "series": series, **({"points": points} if points else {})}
     results.note("measured", title, f"{len(rows)} ways to train, {len(batches)} steps")
     keep({name: results.table_of(title, rows), f"{name}_curves": curve}, f"On {here()}")
     return rows

@@ -23,7 +23,8 @@ from labkit.tracing import trace
 class Fault:
     """A fault to plant: `new` instead of `old` in one version of an operator, and the input shape that shows it.
 
-    many: a shape that fills a GPU, for those who count its results there.
+    many: a shape that fills a GPU, for those who count its results there. race: whether it makes a race in shared memory, which
+    racecheck has to see too.
     """
 
     operator: str
@@ -32,6 +33,7 @@ class Fault:
     new: str
     size: tuple[int, ...]
     many: tuple[int, ...] | None = None
+    race: bool = False
 
 
 def mutant(name: str, version: int, old: str, new: str, backend: str = "host", cuda_flags: Sequence[str] = (),

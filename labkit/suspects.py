@@ -77,7 +77,7 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
               f"{name}_words": results.table_of(f"{title}: in the tools' words", _words(seen))}
     if machine.backend() == "cuda":
         caption = None
-        tables[f"{name}_agreement"] = results.table_of(f"{title}: racecheck beside the trace", _agreement(seen))
+        tables[f"{name}_agreement"] = results.table_of(f"{title}: racecheck beside the trace", _agreement(seen, faults))
     else:
         caption = take_recorded(tables, ON_GPU)
     keep(tables, caption)
@@ -134,19 +134,11 @@ def _words(seen: dict[tuple, Seen]) -> list[dict]:
             for (_, what), one in seen.items()]
 
 
-def _agreement(seen: dict[tuple, Seen]) -> list[dict]:
-    """In how many kernels of a kind `trace` and racecheck see a race in shared memory, of those where racecheck came to an end.
-
-    Where only a part of a warp reaches a barrier or a shuffle, which is what synccheck reports, CUDA leaves undefined who waits
-    for whom. Such faults are a kind of their own: the two may well differ there.
-    """
-    kinds: dict[str, list[Seen]] = {"faults, a race in shared memory": [], "faults, none there": [],
-                                    "faults that divide a warp (synccheck)": [], "kernels without a fault": []}
-    for (of, _), one in seen.items():
-        divided = one.verdicts and one.verdicts["synccheck"].findings
-        kinds["kernels without a fault" if of == "kernel" else
-              "faults that divide a warp (synccheck)" if divided else
-              "faults, a race in shared memory" if one.shared_race else "faults, none there"].append(one)
+def _agreement(seen: dict[tuple, Seen], faults: dict[str, Fault]) -> list[dict]:
+    """In how many kernels of a kind `trace` and racecheck see a race in shared memory, of those where racecheck came to an end."""
+    kinds = {"faults with a race in shared memory": [seen["fault", what] for what, fault in faults.items() if fault.race],
+             "other faults": [seen["fault", what] for what, fault in faults.items() if not fault.race],
+             "kernels without a fault": [one for (of, _), one in seen.items() if of == "kernel"]}
     rows = []
     for kind, members in kinds.items():
         asked = [one for one in members if "racecheck" in one.verdicts and not one.verdicts["racecheck"].ended]

@@ -143,3 +143,16 @@ def test_a_gpu_shows_the_same_failures(session):
     loss = {row["trained in"]: row["final loss"] for row in rows}
     assert loss["float16 autocast, GradScaler"] == pytest.approx(loss["float32"], rel=0.05)
     assert loss["float16 autocast, no scaler"] > 1.1 * loss["float32"] and loss["float16 weights"] is None
+
+
+def test_the_least_losses_are_those_of_the_text():
+    import sums
+
+    found = sums.least_losses()
+    counts = [sums.text(200_000).count(character) for character in sums.ALPHABET]
+    shares = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+    assert found["knows the characters"] == pytest.approx(-(shares * shares.log()).sum().item(), rel=2e-3)
+    assert found["can add"] == pytest.approx(200 * math.log(10) / 645)  # two digits of each of 645 characters are news
+    triangle = [min(s + 1, 19 - s) / 100 for s in range(19)]  # how often each sum of two digits comes
+    of_the_sum = -sum(share * math.log(share) for share in triangle)
+    assert found["knows the layout"] == pytest.approx((2 * math.log(10) + of_the_sum) / 6.45)
