@@ -1,11 +1,11 @@
 // A residual connection and LayerNorm after it, h = x + residual and y = LayerNorm(h), one idea a version. Each version
-// changes the one before it; the gradient has one version.
+// changes the one before it, but for v5, which goes on from v3; the gradient has one version.
 //
 //   v1  two kernels: the addition, then LayerNorm, which reads h three times
 //   v2  one kernel: h stays in registers, and each input is read once
 //   v3  16-byte vectors
-//   v4  a block as large as the row needs, and a warp alone for a short row
-//   v5  Welford's form: mean and variance in one pass over the registers
+//   v4  Welford's form: mean and variance in one pass over the registers
+//   v5  v3 again, with a block as large as the row needs, and a warp alone for a short row
 //
 // x, residual, y, h: [rows, cols]; weight, bias: [cols]; mean, rstd: [rows]. h is rounded to the element type, since the next
 // layer uses it; mean, variance and y are of that rounded h, y = (h - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance +
@@ -116,18 +116,18 @@ __device__ void row_in_registers(const Arrays<T>& a, int64_t row, int64_t cols) 
 namespace v2 {
 constexpr int LEAST = 8, MOST = 32;  // elements of a thread: 8, 16 or 32
 
-template <int N, class T>
+template <class Statistics, int N, class T>
 __global__ void kernel(Arrays<T> a, int64_t cols) {
-    row_in_registers<TwoPasses, FixedBlock, 1, N>(a, blockIdx.x, cols);
+    row_in_registers<Statistics, FixedBlock, 1, N>(a, blockIdx.x, cols);
 }
 
-template <int N = LEAST, class T>
+template <class Statistics = TwoPasses, int N = LEAST, class T>
 void launch(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
     const unsigned blocks = rows;
     if (cols <= N * THREADS) {
-        kernel<N><<<blocks, THREADS, 0, stream>>>(a, cols);
+        kernel<Statistics, N><<<blocks, THREADS, 0, stream>>>(a, cols);
     } else if constexpr (N < MOST) {
-        launch<2 * N>(a, rows, cols, stream);
+        launch<Statistics, 2 * N>(a, rows, cols, stream);
     } else {
         v1::launch(a, rows, cols, stream);  // the row is too long
     }
@@ -144,20 +144,20 @@ bool in_vectors(const Arrays<T>& a, int64_t cols) {
 namespace v3 {
 constexpr int LEAST = 8, MOST = 32;
 
-template <int N, class T>
+template <class Statistics, int N, class T>
 __global__ void kernel(Arrays<T> a, int64_t cols) {
-    row_in_registers<TwoPasses, FixedBlock, Vec<T>::SIZE, N>(a, blockIdx.x, cols);
+    row_in_registers<Statistics, FixedBlock, Vec<T>::SIZE, N>(a, blockIdx.x, cols);
 }
 
-template <int N = LEAST, class T>
+template <class Statistics = TwoPasses, int N = LEAST, class T>
 void launch(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
     const unsigned blocks = rows;
     if (!in_vectors(a, cols)) {
-        v2::launch(a, rows, cols, stream);
+        v2::launch<Statistics>(a, rows, cols, stream);
     } else if (cols <= N * THREADS) {
-        kernel<N><<<blocks, THREADS, 0, stream>>>(a, cols);
+        kernel<Statistics, N><<<blocks, THREADS, 0, stream>>>(a, cols);
     } else if constexpr (N < MOST) {
-        launch<2 * N>(a, rows, cols, stream);
+        launch<Statistics, 2 * N>(a, rows, cols, stream);
     } else {
         v1::launch(a, rows, cols, stream);
     }
@@ -166,44 +166,6 @@ void launch(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream)
 
 // ---------------------------------------------------------------------------------------------------
 namespace v4 {
-constexpr int LEAST = 8, MOST = 32;  // elements of a thread where a warp has the row: 8, 16 or 32
-// Elements of a thread where a block has the row.
-template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
-
-template <class Statistics, class Group, int WIDTH, int N, class T>
-__global__ void __launch_bounds__(Group::MOST_THREADS, 1) kernel(Arrays<T> a, int64_t rows, int64_t cols) {
-    const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (row < rows) row_in_registers<Statistics, Group, WIDTH, N>(a, row, cols);
-}
-
-template <class Statistics, int WIDTH, int N, class T>
-void launch_fitted(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    if (cols <= N * LANES) {
-        const dim3 threads(LANES, Warp::MOST_THREADS / LANES);
-        const unsigned blocks = divide_up(rows, threads.y);
-        kernel<Statistics, Warp, WIDTH, N><<<blocks, threads, 0, stream>>>(a, rows, cols);
-    } else if constexpr (N < MOST) {
-        launch_fitted<Statistics, WIDTH, 2 * N>(a, rows, cols, stream);
-    } else {
-        const unsigned blocks = rows, threads = divide_up(cols, EACH<T> * LANES) * LANES;
-        kernel<Statistics, Block, WIDTH, EACH<T>><<<blocks, threads, 0, stream>>>(a, rows, cols);
-    }
-}
-
-template <class Statistics = TwoPasses, class T>
-void launch(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    if (cols > EACH<T> * Block::MOST_THREADS) {
-        v1::launch(a, rows, cols, stream);
-    } else if (in_vectors(a, cols)) {
-        launch_fitted<Statistics, Vec<T>::SIZE, LEAST>(a, rows, cols, stream);
-    } else {
-        launch_fitted<Statistics, 1, LEAST>(a, rows, cols, stream);
-    }
-}
-}  // namespace v4
-
-// ---------------------------------------------------------------------------------------------------
-namespace v5 {
 // Of n elements: their mean, and the sum of their squared differences from it.
 template <class F> struct State {
     F n, mean, squares;
@@ -223,9 +185,7 @@ template <class F> __device__ State<F> merged_lanes(State<F> s) {
     return s;
 }
 
-template <class F> __device__ State<F> merged_in(Warp, State<F> s) { return merged_lanes(s); }
-
-template <class F> __device__ State<F> merged_in(Block, State<F> s) {
+template <class F> __device__ State<F> merged_in_block(State<F> s) {
     __shared__ F part[3][LANES];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     s = merged_lanes(s);
@@ -237,7 +197,7 @@ template <class F> __device__ State<F> merged_in(Block, State<F> s) {
 
 struct Welford {
     template <class Group, int WIDTH, class F, int N> static __device__ Moments<F> of(const F (&h)[N], int cols) {
-        State<F> s{0, 0, 0};
+        State<F> s{0, 0, 0};  // the Group is a FixedBlock
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             if (column<Group, WIDTH>(k) >= cols) continue;
@@ -246,14 +206,52 @@ struct Welford {
             s.mean += d * (F(1) / (k + 1));  // the elements that are there come first: this is the k-th
             s.squares += d * (h[k] - s.mean);
         }
-        s = merged_in(Group(), s);
+        s = merged_in_block(s);
         return {s.mean, rstd_of(s.squares, cols)};
     }
 };
 
 template <class T>
 void launch(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    v4::launch<Welford>(a, rows, cols, stream);
+    v3::launch<Welford>(a, rows, cols, stream);
+}
+}  // namespace v4
+
+// ---------------------------------------------------------------------------------------------------
+namespace v5 {
+constexpr int LEAST = 8, MOST = 32;  // elements of a thread where a warp has the row: 8, 16 or 32
+// Elements of a thread where a block has the row.
+template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
+
+template <class Group, int WIDTH, int N, class T>
+__global__ void __launch_bounds__(Group::MOST_THREADS, 1) kernel(Arrays<T> a, int64_t rows, int64_t cols) {
+    const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (row < rows) row_in_registers<TwoPasses, Group, WIDTH, N>(a, row, cols);
+}
+
+template <int WIDTH, int N, class T>
+void launch_fitted(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
+    if (cols <= N * LANES) {
+        const dim3 threads(LANES, Warp::MOST_THREADS / LANES);
+        const unsigned blocks = divide_up(rows, threads.y);
+        kernel<Warp, WIDTH, N><<<blocks, threads, 0, stream>>>(a, rows, cols);
+    } else if constexpr (N < MOST) {
+        launch_fitted<WIDTH, 2 * N>(a, rows, cols, stream);
+    } else {
+        const unsigned blocks = rows, threads = divide_up(cols, EACH<T> * LANES) * LANES;
+        kernel<Block, WIDTH, EACH<T>><<<blocks, threads, 0, stream>>>(a, rows, cols);
+    }
+}
+
+template <class T>
+void launch(const Arrays<T>& a, int64_t rows, int64_t cols, cudaStream_t stream) {
+    if (cols > EACH<T> * Block::MOST_THREADS) {
+        v1::launch(a, rows, cols, stream);
+    } else if (in_vectors(a, cols)) {
+        launch_fitted<Vec<T>::SIZE, LEAST>(a, rows, cols, stream);
+    } else {
+        launch_fitted<1, LEAST>(a, rows, cols, stream);
+    }
 }
 }  // namespace v5
 

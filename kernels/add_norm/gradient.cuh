@@ -34,18 +34,19 @@ __global__ void __launch_bounds__(MOST_THREADS<T>) rows_in_registers(Arrays<T> a
     using F = compute_t<T>;
     constexpr int N = EACH, WIDTH = Vec<T>::SIZE;
     F of_weight[N] = {}, of_bias[N] = {};
+    T weight[N];
+    load_row<Block, WIDTH>(a.weight, cols, weight);
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const F mean = a.mean[row], rstd = a.rstd[row];
-        T grad[N], other[N];
+        T grad[N], h[N], other[N];
         F g[N], n[N], sum = 0, sum_n = 0;
         load_row<Block, WIDTH>(a.grad_y + row * cols, cols, grad);
-        load_row<Block, WIDTH>(a.h + row * cols, cols, other);
-#pragma unroll
-        for (int k = 0; k < N; ++k) n[k] = (to_compute(other[k]) - mean) * rstd;
-        load_row<Block, WIDTH>(a.weight, cols, other);
+        load_row<Block, WIDTH>(a.h + row * cols, cols, h);
+        load_row<Block, WIDTH>(a.grad_h + row * cols, cols, other);  // needed last, and on its way while the sums are made
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            g[k] = to_compute(grad[k]) * to_compute(other[k]);
+            n[k] = (to_compute(h[k]) - mean) * rstd;
+            g[k] = to_compute(grad[k]) * to_compute(weight[k]);
             sum += g[k];
             sum_n += g[k] * n[k];
             of_weight[k] += to_compute(grad[k]) * n[k];
@@ -54,7 +55,6 @@ __global__ void __launch_bounds__(MOST_THREADS<T>) rows_in_registers(Arrays<T> a
         // Two sums that take turns: between two uses of the same shared memory lies the other's barrier.
         sum = Block::sum<0>(sum) / cols;
         sum_n = Block::sum<1>(sum_n) / cols;
-        load_row<Block, WIDTH>(a.grad_h + row * cols, cols, other);
 #pragma unroll
         for (int k = 0; k < N; ++k) other[k] = to_element<T>(rstd * (g[k] - sum - n[k] * sum_n) + to_compute(other[k]));
         store_row<Block, WIDTH>(a.grad_x + row * cols, cols, other);

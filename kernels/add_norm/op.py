@@ -53,7 +53,7 @@ def define(namespace: str, latest: int):
         version: a rung of the ladder in add_norm.cu. The gradient is the same in all.
         Returns (y, h), both [rows, cols], contiguous, of x's dtype. h is rounded to it, and y is of the rounded h; 16-bit
             elements are computed in float32, and y is rounded once. A row of more than 8192 columns (4096 of float64 from
-            version 4 on) is too long for the registers of a block, and takes version 1.
+            version 5 on) is too long for the registers of a block, and takes version 1.
         Gradients are autograd's reverse mode, once: the second one is not there, nor are forward mode and torch.func's.
             h, weight and two numbers a row are kept for it. It uses no atomics and has the same bits each time.
         Raises RuntimeError for another dtype, device or number of dimensions, shapes that do not fit, what is not

@@ -71,7 +71,7 @@ def tolerance(dtype, version, mode, shape):
     gamma(n + 4) of it; relative to variance + EPS that is gamma(n + 6) + d^2 / EPS, of which the root takes half, and root and
     quotient add 2.5 u. y: (d + u 2 H) rstd weight from the difference, and the relative errors of the rest.
 
-    Welford (version 5). An update rounds the mean, by u H, and the step, by 3u of 2 H / k; a merge rounds by 5u H. With 32
+    Welford (version 4). An update rounds the mean, by u H, and the step, by 3u of 2 H / k; a merge rounds by 5u H. With 32
     updates and 10 merges that is d = (32 + 6 (1 + ln 32) + 50) u H at most. A square is a product of two differences from such
     means, and Cauchy's inequality bounds their sum: the variance is off by 10 d sqrt(variance), or 10 d rstd relatively.
 
@@ -97,7 +97,7 @@ def tolerance(dtype, version, mode, shape):
     depth, largest = max(32, -(-cols // 256)) + 9, 2 * LARGEST
     of_mean = gamma(depth + 1, unit) * largest
     relative = (gamma(depth + 6, unit) + of_mean**2 / EPS) / 2 + 2.5 * unit
-    if version == 5:
+    if version == 4:
         of_mean = max(of_mean, (32 + 6 * (1 + math.log(32)) + 50) * unit * largest)
         relative += 5 * of_mean * LARGEST_RSTD
     normalised = min(math.sqrt(cols), 2 * largest * LARGEST_RSTD)

@@ -4,7 +4,7 @@
 //   v2  the online form: maximum and sum in one pass, so that x is read twice
 //   v3  the row stays in registers: x is read once
 //   v4  16-byte vectors
-//   v5  a block as large as the row needs, and a warp alone for a short row
+//   v5  a block as large as the row needs, and for a short row as few lanes of a warp
 //   v6  hardware exp2 and one reciprocal a row: fewer instructions an element
 //
 // x, y: [rows, cols]: y[r][c] = exp(x[r][c] - m) / s, m the maximum of the row and s the sum of its exp(x[r][c] - m). The
@@ -30,7 +30,7 @@ template <int IN, class T> struct Arrays {
 };
 
 // ---------------------------------------------------------------------------------------------------
-// One value from those of all threads that share a row; each of them gets it, with the same bits.
+// One value from those of all threads that share a row, a group; each of them gets it, with the same bits.
 
 struct Max {
     template <class F> static __device__ F of(F a, F b) { return max(a, b); }
@@ -42,14 +42,19 @@ struct Sum {
     static constexpr float OF_NOTHING = 0;
 };
 
-struct Warp {
-    static constexpr int MOST_THREADS = 128;  // of a block, whose warps have a row each
-    static __device__ int threads() { return LANES; }
+// W neighbouring lanes of a warp: 8, 16 or 32. Other lanes of the warp have other rows, or none.
+template <int W> struct Lanes {
+    static constexpr int MOST_THREADS = 128;  // of a block, in which W have a row
+    static __device__ int threads() { return W; }
+    static __device__ unsigned mask() {
+        return 0xffffffff >> (LANES - W) << ((threadIdx.y * blockDim.x + threadIdx.x) % LANES / W * W);
+    }
     template <class Op, class F> static __device__ F all(F value) {
-        for (int s = LANES / 2; s > 0; s /= 2) value = Op::of(value, __shfl_xor_sync(0xffffffff, value, s));
+        for (int s = W / 2; s > 0; s /= 2) value = Op::of(value, __shfl_xor_sync(mask(), value, s));
         return value;
     }
 };
+using Warp = Lanes<LANES>;
 
 struct Block {
     static constexpr int MOST_THREADS = 512;
@@ -151,10 +156,13 @@ template <class Math> struct Forward {
     static constexpr float BEYOND = Max::OF_NOTHING;  // what stands in for elements beyond the end of the row
     template <class Group, class F, int N> static __device__ void apply(F (&v)[1][N]) {
         F most = v[0][0], sum = 0;
+#pragma unroll
         for (int k = 1; k < N; ++k) most = max(most, v[0][k]);
         most = Group::template all<Max>(most);
+#pragma unroll
         for (int k = 0; k < N; ++k) sum += v[0][k] = Math::exp_of(v[0][k] - most);
         const F divisor = Math::divisor(Group::template all<Sum>(sum));
+#pragma unroll
         for (int k = 0; k < N; ++k) v[0][k] = Math::ratio(v[0][k], divisor);
     }
 };
@@ -164,8 +172,10 @@ struct Gradient {
     static constexpr float BEYOND = Sum::OF_NOTHING;
     template <class Group, class F, int N> static __device__ void apply(F (&v)[2][N]) {
         F sum = 0;
+#pragma unroll
         for (int k = 0; k < N; ++k) sum += v[0][k] * v[1][k];
         sum = Group::template all<Sum>(sum);
+#pragma unroll
         for (int k = 0; k < N; ++k) v[0][k] = v[1][k] * (v[0][k] - sum);
     }
 };
@@ -214,6 +224,7 @@ __device__ void row_in_registers(const Arrays<Mode::IN, T>& a, int64_t row, int6
         load_row<Group, WIDTH>(a.in[i] + row * cols, cols, to_element<T>(Mode::BEYOND), loaded[i]);
     }
     compute_t<T> v[Mode::IN][N];
+#pragma unroll
     for (int i = 0; i < Mode::IN; ++i) {
 #pragma unroll
         for (int k = 0; k < N; ++k) v[i][k] = to_compute(loaded[i][k]);
@@ -277,8 +288,9 @@ void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
 
 // ---------------------------------------------------------------------------------------------------
 namespace v5 {
-constexpr int LEAST = 8, MOST = 32;  // elements of a thread where a warp has the row: 8, 16 or 32
-constexpr int EACH = 16;             // elements of a thread where a block has the row
+constexpr int EACH = 16;       // elements of a thread
+constexpr int FEW_LANES = 8;   // that have a row together, at the least
+constexpr int EACH_LONG = 32;  // elements of a thread where a whole warp has a row that is too long for EACH
 
 template <class Mode, class Group, int WIDTH, int N, class T>
 __global__ void __launch_bounds__(Group::MOST_THREADS) kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
@@ -286,14 +298,21 @@ __global__ void __launch_bounds__(Group::MOST_THREADS) kernel(Arrays<Mode::IN, T
     if (row < rows) row_in_registers<Mode, Group, WIDTH, N>(a, row, cols);
 }
 
-template <class Mode, int WIDTH, int N, int IN, class T>
+template <class Mode, int WIDTH, int W, int N, int IN, class T>
+void launch_lanes(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
+    const dim3 threads(W, Lanes<W>::MOST_THREADS / W);
+    const unsigned blocks = divide_up(rows, threads.y);
+    kernel<Mode, Lanes<W>, WIDTH, N><<<blocks, threads, 0, stream>>>(a, rows, cols);
+}
+
+template <class Mode, int WIDTH, int W = FEW_LANES, int IN, class T>
 void launch_fitted(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    if (cols <= N * LANES) {
-        const dim3 threads(LANES, Warp::MOST_THREADS / LANES);
-        const unsigned blocks = divide_up(rows, threads.y);
-        kernel<Mode, Warp, WIDTH, N><<<blocks, threads, 0, stream>>>(a, rows, cols);
-    } else if constexpr (N < MOST) {
-        launch_fitted<Mode, WIDTH, 2 * N>(a, rows, cols, stream);
+    if (cols <= EACH * W) {
+        launch_lanes<Mode, WIDTH, W, EACH>(a, rows, cols, stream);
+    } else if constexpr (W < LANES) {
+        launch_fitted<Mode, WIDTH, 2 * W>(a, rows, cols, stream);
+    } else if (cols <= EACH_LONG * LANES) {
+        launch_lanes<Mode, WIDTH, LANES, EACH_LONG>(a, rows, cols, stream);
     } else {
         const unsigned blocks = rows, threads = divide_up(cols, EACH * LANES) * LANES;
         kernel<Mode, Block, WIDTH, EACH><<<blocks, threads, 0, stream>>>(a, rows, cols);
@@ -305,9 +324,9 @@ void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
     if (cols > EACH * Block::MOST_THREADS) {
         v2::launch<Mode>(a, rows, cols, stream);
     } else if (in_vectors(a, cols)) {
-        launch_fitted<Mode<Math>, Vec<T>::SIZE, LEAST>(a, rows, cols, stream);
+        launch_fitted<Mode<Math>, Vec<T>::SIZE>(a, rows, cols, stream);
     } else {
-        launch_fitted<Mode<Math>, 1, LEAST>(a, rows, cols, stream);
+        launch_fitted<Mode<Math>, 1>(a, rows, cols, stream);
     }
 }
 }  // namespace v5
