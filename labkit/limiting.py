@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Sequence
 
 from labkit import machine, results
+from labkit.build import short
 from labkit.ceilings import copy_gbps
 from labkit.gpu_counts import Case, Rival, program, validate
 from labkit.ncu_reports import PACKED, Launch, NotRead, pack, read
@@ -20,23 +21,28 @@ from labkit.report import NO_GPU, here, keep, show_recorded, show_table
 from labkit.without_counters import known
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats")
-LARGEST = 200_000  # bytes of a report that is kept
 BUSY = 60  # per cent of its peak from which a unit is said to limit: NVIDIA's own bound
 OF_DRAM = 0.8  # of the busiest part of the memory system, from which that part is the GPU's memory
 
 TIME = "gpu__time_duration.sum"
 BYTES = "dram__bytes.sum"  # the parts, read and written, have other names on newer GPUs
-_MEMORY, _COMPUTE, _DRAM = (f"{unit}.avg.pct_of_peak_sustained_elapsed" for unit in
-                            ("gpu__compute_memory_throughput", "sm__throughput", "gpu__dram_throughput"))
+_SHARE = ".avg.pct_of_peak_sustained_elapsed"
+_MEMORY, _SM, _DRAM = (f"{unit}{_SHARE}" for unit in
+                       ("gpu__compute_memory_throughput", "sm__throughput", "gpu__dram_throughput"))
 _ACHIEVED, _POSSIBLE = "sm__warps_active.avg.pct_of_peak_sustained_active", "sm__maximum_warps_per_active_cycle_pct"
 _REGISTERS = "launch__registers_per_thread"
 _SECTORS, _REQUESTS = ("l1tex__t_{}_pipe_lsu_mem_global_op_{{}}.sum".format(what) for what in ("sectors", "requests"))
 _LOCAL = [f"l1tex__t_requests_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")]
 # Beside what the sections hold, as the occupancy that is possible and the registers, which are no counters.
-METRICS = (TIME, BYTES, _MEMORY, _COMPUTE, _DRAM, _ACHIEVED, *_LOCAL,
+METRICS = (TIME, BYTES, _MEMORY, _SM, _DRAM, _ACHIEVED, *_LOCAL,
            *(metric.format(op) for metric in (_SECTORS, _REQUESTS) for op in ("ld", "st")))
 # Some reports have the parts of a reason as well.
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w+(?:_not_issued|_pipe_mio)_per)(\w+?)_per_issue_active\.ratio")
+# The parts of an SM that execute instructions, beside those that issue them; a newer GPU may have others.
+_PIPE = re.compile(rf"sm__(?:inst_executed_)?pipe_(\w+?)(?:_cycles_active)?{re.escape(_SHARE)}")
+_PIPES = {"xu": "special functions and conversions (xu)", "alu": "integers, comparisons, bits (alu)",
+          "fma": "float32 (fma)", "fmaheavy": "float32 and integer products (fmaheavy)", "fp64": "float64 (fp64)",
+          "fp16": "16-bit floats (fp16)", "lsu": "loads and stores (lsu)", "adu": "addresses and barriers (adu)"}
 # What a warp that does not issue waits for, in plain words beside Nsight Compute's own; others keep its words.
 _WAITS = {"long_scoreboard": "data from global or local memory", "lg_throttle": "room for loads and stores of global memory",
           "short_scoreboard": "data from shared memory, or a special function",
@@ -48,19 +54,22 @@ _WAITS = {"long_scoreboard": "data from global or local memory", "lg_throttle": 
           "tex_throttle": "room for texture requests", "gmma": "the tensor cores"}
 
 
-def what_limits(name: str, cases: Sequence[Case | Rival], title: str) -> list[dict]:
+def what_limits(name: str, cases: Sequence[Case | Rival], title: str, counters: bool = True) -> list[dict]:
     """Launches each case once under Nsight Compute, and tables what limits it and why; keeps the tables and the report.
 
     name: what the table of limits is called in results/; <name>_why has occupancy, accesses and what warps wait for. The
     report is packed into results/reports/, where `saved_report(name)` reads it. cases: labkit.Case, or labkit.Rival for a
-    function of kernels/<operator>/rivals.py; their labels must differ. title: the tables' head.
+    function of kernels/<operator>/rivals.py; their labels must differ. Rivals come last, and their report is not kept: it
+    holds the machine code of a whole library of PyTorch's, tens of MB. title: the tables' head. counters: False to see what is
+    left where they are refused.
 
-    A row a launch. What it limits: its time; how busy the memory system was, its busiest part, the GPU's own memory in it and
-    the arithmetic units, in per cent of their peaks; the MB that went to and from the GPU's memory, and those that had to: all
-    inputs and outputs once; the time that a copy of these bytes takes here, in per cent of its own; and the limit. That is
-    "memory", "L1 or L2" or "arithmetic" where one of them was busy for 60% or more, else "latency": nothing was. Why: warp
-    slots filled, and those that could have been; registers a thread; 32-byte sectors a warp's load and store; accesses to
-    local memory, which spilled registers are; what a warp waited for most, and how much of its time that took.
+    A row a launch. What it limits: its time; how busy the memory system was by its busiest part, the GPU's own memory in it,
+    and the SMs with instructions, in per cent of their peaks; the MB that went to and from the GPU's memory, and those that
+    had to: all inputs and outputs once (fewer went where the L2, which begins empty, holds outputs when the launch ends); and
+    the limit. That is "memory", "L1 or L2" or "instructions" where one of them was busy for 60% or more, else "latency":
+    nothing was. Why: warp slots filled, and those that could have been; registers a thread; 32-byte sectors a warp's load and
+    store; accesses to local memory, which spilled registers are; what a warp waited for most, and how much of its time that
+    took; the busiest of the pipes that execute instructions.
 
     Where counters are refused, or Nsight Compute is missing, the call says so and what to do about it, and shows the same
     tables with what is known without: see `labkit.without_counters`. Without a GPU the recorded tables are shown and [] is
@@ -69,29 +78,39 @@ def what_limits(name: str, cases: Sequence[Case | Rival], title: str) -> list[di
     validate("what_limits", cases, (Case, Rival))
     if machine.backend() != "cuda":
         return show_recorded([name, f"{name}_why"], title)
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / f"{name}.ncu-rep"
-        try:
-            export(report, SECTIONS, METRICS, program(cases))
-            launches = read(report)
-            if len({launch.case for launch in launches} - {None}) != len(cases):
-                raise NotCounted(f"its report holds {len(launches)} launches, and not each of the {len(cases)} cases")
-        except (NotCounted, NotRead) as error:
-            return _without(name, cases, title, str(error))
-        size = pack(report, _kept(name))
-    results.note("measured", title, f"{len(launches)} launches by Nsight Compute, {size / 1e3:.0f} kB of report")
-    if size > LARGEST:
-        print(f"The report is {size / 1e3:.0f} kB, more than {LARGEST / 1e3:.0f} kB; with fewer cases it can be kept.")
-    limits, why = tables(launches, copy_gbps())
+    if not counters:
+        return _without(name, cases, title, "Nsight Compute is not asked")
+    try:
+        launches = _counted(name, [case for case in cases if isinstance(case, Case)], keeps=True)
+        launches += _counted(name, [case for case in cases if isinstance(case, Rival)], keeps=False)
+    except (NotCounted, NotRead) as error:
+        return _without(name, cases, title, str(error))
+    results.note("measured", title, f"{len(launches)} launches by Nsight Compute")
+    limits, why = tables(launches)
     keep({name: results.table_of(title, limits), f"{name}_why": results.table_of(f"{title}: why", why)})
     return limits
+
+
+def _counted(name: str, cases: Sequence[Case | Rival], keeps: bool) -> list[Launch]:
+    if not cases:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / f"{name}.ncu-rep"
+        export(report, SECTIONS, METRICS, program(cases))
+        if keeps:
+            size = pack(report, _kept(name))
+            print(f"The report, {size / 1e3:,.0f} kB, is kept: {short(_kept(name))}")
+        launches = read(report)
+    if len({launch.case for launch in launches} - {None}) != len(cases):
+        raise NotCounted(f"its report holds {len(launches)} launches, and not each of the {len(cases)} cases")
+    return launches
 
 
 def saved_report(name: str | Path, title: str | None = None) -> list[dict]:
     """Shows a report of Nsight Compute as `what_limits` does, with no GPU and no Nsight Compute; returns the rows of limits.
 
     name: what `what_limits` was given in the lab that was started, or the path of a file that ends in .ncu-rep or
-    .ncu-rep.gz, whoever made it. title: the tables' head; by default the file's name. The time of a copy is not in a report.
+    .ncu-rep.gz, whoever made it. title: the tables' head; by default the file's name.
 
     Where no report is kept under that name, or no module is here that reads it, this is said and [] returned. Raises
     FileNotFoundError for a path to nothing, and ValueError for a name where no lab was started.
@@ -112,7 +131,7 @@ def saved_report(name: str | Path, title: str | None = None) -> list[dict]:
     except NotRead as error:
         print(f"Not shown: {error}")
         return []
-    limits, why = tables(launches, None)
+    limits, why = tables(launches)
     title = title or path.name
     caption = f"From {path.name}, by Nsight Compute; not measured on this machine"
     show_table(results.table_of(title, limits), caption)
@@ -129,43 +148,33 @@ def _kept(name: str) -> Path:
     return reports() / machine.gpu()["slug"] / f"{results.session().lab or 'no_lab'}_{name}{PACKED}"
 
 
-def tables(launches: Sequence[Launch], gbps: float | None) -> tuple[list[dict], list[dict]]:
-    """The rows of limits and of reasons. gbps: of a copy on the same GPU; None where it is not known."""
+def tables(launches: Sequence[Launch]) -> tuple[list[dict], list[dict]]:
+    """The rows of limits and of reasons."""
     labels = _labels(launches)
-    return ([{"launch": label, **_limit(launch, gbps)} for label, launch in zip(labels, launches)],
+    return ([{"launch": label, **_limit(launch)} for label, launch in zip(labels, launches)],
             [{"launch": label, **_why(launch)} for label, launch in zip(labels, launches)])
 
 
-def limit_row(us: float | None, memory: float | None, dram: float | None, compute: float | None, moved: float | None,
-              must_move: int | None, gbps: float | None, limit: str | None) -> dict:
-    """The columns of a row of limits. us: the time in µs; memory, dram, compute: in per cent; moved: MB; must_move: bytes."""
-    of_copy = round(100 * must_move / gbps / 1e3 / us, 1) if must_move and gbps and us else None
-    return {"µs": us, "memory, %": memory, "DRAM, %": dram, "arithmetic, %": compute, "DRAM, MB": moved,
-            "must move, MB": must_move and round(must_move / 1e6, 1), "a copy's time, %": of_copy, "limit": limit}
-
-
-def why_row(achieved: float | None, possible: float | None, registers: int | None, load: float | None, store: float | None,
-            local: str | int | None, waits: str | None, share: float | None) -> dict:
-    """The columns of a row of reasons."""
-    return {"occupancy, %": achieved, "at most, %": possible, "registers": registers, "sectors a load": load,
-            "sectors a store": store, "local memory": local, "warps wait for": waits, "of their time, %": share}
-
-
-def limit_of(memory: float | None, dram: float | None, compute: float | None) -> str | None:
+def limit_of(memory: float | None, dram: float | None, instructions: float | None) -> str | None:
     """What limits a launch, by how busy these are in per cent of their peaks; None where that is not known."""
-    if memory is None or compute is None:
+    if memory is None or instructions is None:
         return None
-    if max(memory, compute) < BUSY:
+    if max(memory, instructions) < BUSY:
         return "latency"
-    if compute > memory:
-        return "arithmetic"
+    if instructions > memory:
+        return "instructions"
     return "memory" if dram is None or dram >= OF_DRAM * memory else "L1 or L2"
 
 
-def _limit(launch: Launch, gbps: float | None) -> dict:
-    busy = [launch.get(metric) for metric in (_MEMORY, _DRAM, _COMPUTE)]
-    return limit_row(launch.get(TIME, digits=2, scale=1e6), *busy, launch.get(BYTES, scale=1e-6),
-                     launch.case and launch.case.must_move, gbps, limit_of(*busy))
+def _limit(launch: Launch) -> dict:
+    memory, dram, instructions = (launch.get(metric) for metric in (_MEMORY, _DRAM, _SM))
+    return {"µs": launch.get(TIME, digits=2, scale=1e6), "memory, %": memory, "DRAM, %": dram, "instructions, %": instructions,
+            "DRAM, MB": launch.get(BYTES, scale=1e-6), "must move, MB": launch.case and _must_move(launch.case),
+            "limit": limit_of(memory, dram, instructions)}
+
+
+def _must_move(case: Case | Rival) -> float:
+    return round(case.must_move / 1e6, 1)
 
 
 def _why(launch: Launch) -> dict:
@@ -176,9 +185,14 @@ def _why(launch: Launch) -> dict:
     total = sum(stalls.values())
     del stalls["selected"]  # a warp that issues waits for nothing
     reason, longest = stalls.most_common(1)[0] if stalls else (None, 0.0)
-    return why_row(launch.get(_ACHIEVED), launch.get(_POSSIBLE), registers if registers is None else int(registers), *sectors,
-                   None if None in local else int(sum(local)), reason and _words(reason),
-                   round(100 * longest / total, 1) if total else None)
+    pipes = Counter({match[1]: value for metric, value in launch.values.items() if (match := _PIPE.fullmatch(metric))})
+    pipe, busy = pipes.most_common(1)[0] if pipes else (None, None)
+    return {"occupancy, %": launch.get(_ACHIEVED), "at most, %": launch.get(_POSSIBLE),
+            "registers": registers if registers is None else int(registers),
+            "sectors a load": sectors[0], "sectors a store": sectors[1],
+            "local memory": None if None in local else int(sum(local)), "warps wait for": reason and _words(reason),
+            "of their time, %": round(100 * longest / total, 1) if total else None,
+            "busiest pipe": pipe and _PIPES.get(pipe, pipe), "busy, %": busy and round(busy, 1)}
 
 
 def _words(reason: str) -> str:
@@ -205,11 +219,11 @@ def _without(name: str, cases: Sequence[Case | Rival], title: str, why: str) -> 
     limits, reasons = [], []
     for case in cases:
         found = known(case)
-        row = limit_row(found.us, None, None, None, None, case.must_move, gbps, None)
-        near = row["a copy's time, %"]
-        limits.append({"launch": case.label, **row, "limit": "memory" if near and near >= BUSY else "not known"})
-        reasons.append({"launch": case.label, **why_row(None, found.occupancy, found.registers, found.load, found.store,
-                                                        found.spills, None, None)})
+        near = round(100 * case.must_move / gbps / 1e3 / found.us, 1)
+        limits.append({"launch": case.label, "µs": found.us, "must move, MB": _must_move(case), "a copy's time, %": near,
+                       "limit": "memory" if near >= BUSY else "not known"})
+        reasons.append({"launch": case.label, "occupancy at most, %": found.occupancy, "registers": found.registers,
+                        "sectors a load": found.load, "sectors a store": found.store, "local memory": found.spills})
     results.note("measured", title, f"{len(limits)} cases without counters")
     caption = (f"On {here()}, without counters: times by CUDA events; sectors by labkit.trace, on the CPU; registers by "
                "torch.profiler; spilled bytes a thread by ptxas; the occupancy that these allow")

@@ -55,4 +55,5 @@ def forward():
 
 def backward():
     """{label: function of (grad_y, grad_h, weight, mean, rstd, h)}: only what is a backward function by itself."""
-    return {"F.layer_norm": native_backward}
+    found = {"F.layer_norm": native_backward}
+    return ({"torch.compile": compiled(native_backward)} if torch.cuda.is_available() else {}) | found

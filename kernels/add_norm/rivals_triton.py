@@ -1,10 +1,14 @@
-"""A residual connection and LayerNorm in Triton, the usual other way to write a fused kernel: a program has a row, whole."""
+"""A residual connection and LayerNorm in Triton, the usual other way to write a fused kernel: a program has a row, whole.
+
+How many warps a program gets is tried out by Triton, once for a width.
+"""
 
 import torch
 import triton
 import triton.language as tl
 
 
+@triton.autotune([triton.Config({}, num_warps=warps) for warps in (2, 4, 8, 16)], key=["cols"])
 @triton.jit
 def _forward(x_ptr, residual_ptr, weight_ptr, bias_ptr, y_ptr, h_ptr, mean_ptr, rstd_ptr, cols, EPS: tl.constexpr,
              BLOCK: tl.constexpr, COMPUTE: tl.constexpr):
@@ -31,9 +35,7 @@ def forward(x, residual, weight, bias):
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     y, h = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = (torch.empty(rows, dtype=wide, device=x.device) for _ in range(2))
-    block = max(triton.next_power_of_2(cols), 32)
     if rows and cols:
-        _forward[(rows,)](x, residual, weight, bias, y, h, mean, rstd, cols, EPS=1e-5, BLOCK=block,
-                          COMPUTE=tl.float64 if wide == torch.float64 else tl.float32,
-                          num_warps=min(max(block // 256, 1), 16))
+        _forward[(rows,)](x, residual, weight, bias, y, h, mean, rstd, cols, EPS=1e-5, BLOCK=triton.next_power_of_2(cols),
+                          COMPUTE=tl.float64 if wide == torch.float64 else tl.float32)
     return y, h

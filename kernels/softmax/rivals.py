@@ -46,7 +46,7 @@ def triton():
 def _those_here(written_out, own, label, of_triton):
     found = {"composed": written_out}
     if torch.cuda.is_available():
-        found["torch.compile"] = compiled(written_out)
+        found["torch.compile"] = compiled(own)
     return found | {label: own} | ({"Triton": getattr(triton(), of_triton)} if triton() else {})
 
 
