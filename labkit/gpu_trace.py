@@ -166,7 +166,8 @@ def short(name: str) -> str:
         word = next(filter(None, inner.groups()))
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower()
     bare = re.sub(r"^void |\(anonymous namespace\)::", "", name)
-    return re.split(r"[<(]", bare)[0].strip().rpartition("::")[2][:48] or name[:48]
+    *spaces, last = re.split(r"[<(]", bare)[0].strip().split("::")
+    return "::".join([*spaces[-1:], last] if last == "kernel" else [last])[:48] or name[:48]  # as in v7::kernel
 
 
 def kernels(name: str, functions: dict[str, Callable[[torch.Tensor], torch.Tensor]], x: torch.Tensor, title: str) -> list[dict]:

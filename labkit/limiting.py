@@ -17,7 +17,7 @@ from labkit.ceilings import copy_gbps
 from labkit.gpu_counts import Case, Rival, program, validate
 from labkit.ncu_reports import PACKED, Launch, NotRead, pack, read
 from labkit.profiling import NotCounted, export
-from labkit.report import NO_GPU, here, keep, show_recorded, show_table
+from labkit.report import here, keep, show_recorded, show_table
 from labkit.without_counters import known
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats")
@@ -65,7 +65,7 @@ def what_limits(name: str, cases: Sequence[Case | Rival], title: str, counters: 
 
     A row a launch. What it limits: its time; how busy the memory system was by its busiest part, the GPU's own memory in it,
     and the SMs with instructions, in per cent of their peaks; the MB that went to and from the GPU's memory, and those that
-    had to: all inputs and outputs once (fewer went where the L2, which begins empty, holds outputs when the launch ends); and
+    had to: all inputs and outputs of the case once (fewer went where the L2, which begins empty, holds outputs when the launch ends); and
     the limit. That is "memory", "L1 or L2" or "instructions" where one of them was busy for 60% or more, else "latency":
     nothing was. Why: warp slots filled, and those that could have been; registers a thread; 32-byte sectors a warp's load and
     store; accesses to local memory, which spilled registers are; what a warp waited for most, and how much of its time that
@@ -110,7 +110,7 @@ def saved_report(name: str | Path, title: str | None = None) -> list[dict]:
     """Shows a report of Nsight Compute as `what_limits` does, with no GPU and no Nsight Compute; returns the rows of limits.
 
     name: what `what_limits` was given in the lab that was started, or the path of a file that ends in .ncu-rep or
-    .ncu-rep.gz, whoever made it. title: the tables' head; by default the file's name.
+    .ncu-rep.xz, whoever made it. title: the tables' head; by default the file's name.
 
     Where no report is kept under that name, or no module is here that reads it, this is said and [] returned. Raises
     FileNotFoundError for a path to nothing, and ValueError for a name where no lab was started.
@@ -150,8 +150,9 @@ def _kept(name: str) -> Path:
 
 def tables(launches: Sequence[Launch]) -> tuple[list[dict], list[dict]]:
     """The rows of limits and of reasons."""
-    labels = _labels(launches)
-    return ([{"launch": label, **_limit(launch)} for label, launch in zip(labels, launches)],
+    labels, cases = _labels(launches), [launch.case for launch in launches]
+    firsts = [case and case not in cases[:k] for k, case in enumerate(cases)]
+    return ([{"launch": label, **_limit(launch, first)} for label, launch, first in zip(labels, launches, firsts)],
             [{"launch": label, **_why(launch)} for label, launch in zip(labels, launches)])
 
 
@@ -166,10 +167,11 @@ def limit_of(memory: float | None, dram: float | None, instructions: float | Non
     return "memory" if dram is None or dram >= OF_DRAM * memory else "L1 or L2"
 
 
-def _limit(launch: Launch) -> dict:
+def _limit(launch: Launch, first: bool) -> dict:
+    """first: of the case's launches, which together move what must be moved."""
     memory, dram, instructions = (launch.get(metric) for metric in (_MEMORY, _DRAM, _SM))
     return {"µs": launch.get(TIME, digits=2, scale=1e6), "memory, %": memory, "DRAM, %": dram, "instructions, %": instructions,
-            "DRAM, MB": launch.get(BYTES, scale=1e-6), "must move, MB": launch.case and _must_move(launch.case),
+            "DRAM, MB": launch.get(BYTES, scale=1e-6), "must move, MB": _must_move(launch.case) if first else None,
             "limit": limit_of(memory, dram, instructions)}
 
 

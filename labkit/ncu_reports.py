@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gzip
+import lzma
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Iterator
 from labkit.environment import in_a_new_process
 from labkit.gpu_counts import Case, Rival, case_of
 
-PACKED = ".ncu-rep.gz"  # as reports are kept in results/: about a fifth of the size
+PACKED = ".ncu-rep.xz"  # as reports are kept in results/: a tenth of the size or less
 LIMIT = 120  # seconds for reading a report
 
 
@@ -45,7 +45,7 @@ class Launch:
 
 
 def read(path: Path) -> list[Launch]:
-    """The launches of a report, in order. path: ends in .ncu-rep, or in .ncu-rep.gz for one that is packed.
+    """The launches of a report, in order. path: ends in .ncu-rep, or in .ncu-rep.xz for one that is packed.
 
     Raises FileNotFoundError for a file that is not there, and NotRead where no module reads it.
     """
@@ -67,7 +67,7 @@ def read(path: Path) -> list[Launch]:
 def pack(report: Path, packed: Path) -> int:
     """Writes a report to `packed`, which ends in PACKED, the same bytes for the same report; returns how many."""
     packed.parent.mkdir(parents=True, exist_ok=True)
-    content = gzip.compress(report.read_bytes(), mtime=0)
+    content = lzma.compress(report.read_bytes())
     packed.write_bytes(content)
     return len(content)
 
@@ -78,8 +78,8 @@ def _unpacked(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / path.name.removesuffix(".gz")
-        plain.write_bytes(gzip.decompress(path.read_bytes()))
+        plain = Path(folder) / path.name.removesuffix(".xz")
+        plain.write_bytes(lzma.decompress(path.read_bytes()))
         yield plain
 
 

@@ -110,4 +110,5 @@ def _spills(case: Case | Rival, kernel: str) -> str | None:
     except NoCompiler:
         return None
     found = [each for each in compiled if each.name == bare(kernel)]
-    return f"{found[0].spill_stores + found[0].spill_loads} B a thread spilled" if len(found) == 1 else None
+    spilled = {each.spill_stores + each.spill_loads for each in found}  # a name may stand for several kernels
+    return f"{spilled.pop()} B a thread spilled" if len(spilled) == 1 else None

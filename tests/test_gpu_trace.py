@@ -251,6 +251,7 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda(c
     ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64> >(pytorch_flash::Flash_fwd_params)", "flash_fwd_kernel"),
     ("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NTT", "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NTT"),
     ("triton_poi_fused_add_mul_tanh_0", "triton_poi_fused_add_mul_tanh_0"),
+    ("void v7::kernel<Forward, __nv_bfloat16>(Arrays<1>)", "v7::kernel"), ("kernel", "kernel"),
     ("Memset (Device)", "Memset"), ("(odd)", "(odd)")])
 def test_names_are_shortened_to_what_a_kernel_computes(name, expected):
     assert short(name) == expected

@@ -46,13 +46,14 @@ def gpu(session, monkeypatch):
 
 
 def ncu(monkeypatch, said="", code=0, writes=True):
-    """In place of ncu: keeps its command, says `said`, and leaves a report or not."""
+    """In place of ncu: keeps its command, says `said`, and leaves a report or not, which holds what it was to launch."""
     commands = []
 
     def run(command, **options):
         commands.append(list(map(str, command)))
         if writes:
-            Path(commands[-1][commands[-1].index("--export") + 1]).write_bytes(b"a report")
+            launched = commands[-1][commands[-1].index("labkit.gpu_counts") + 1:]
+            Path(commands[-1][commands[-1].index("--export") + 1]).write_text("\n".join(launched))
         return types.SimpleNamespace(stdout=said, stderr="", returncode=code)
 
     monkeypatch.setattr(profiling.subprocess, "run", run)
@@ -67,12 +68,12 @@ def test_each_case_is_launched_once_and_nothing_of_the_gpu_is_set(gpu, monkeypat
     commands = ncu(monkeypatch)
     holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], COUNTED))
     labkit.what_limits("limits", CASES, "GeLU")
-    command, = commands
-    for option, value in (("--clock-control", "none"), ("--profile-from-start", "off")):
-        assert command[command.index(option) + 1] == value
-    assert [command[k + 1] for k, word in enumerate(command) if word == "--section"] == list(limiting.SECTIONS)
-    assert command[command.index("--metrics") + 1].split(",") == list(limiting.METRICS)
-    assert "--nvtx" in command and command[-4:] == ["-m", "labkit.gpu_counts", named(GELU), named(OTHER)]
+    for command, case in zip(commands, CASES, strict=True):  # rivals by themselves
+        for option, value in (("--clock-control", "none"), ("--profile-from-start", "off")):
+            assert command[command.index(option) + 1] == value
+        assert [command[k + 1] for k, word in enumerate(command) if word == "--section"] == list(limiting.SECTIONS)
+        assert command[command.index("--metrics") + 1].split(",") == list(limiting.METRICS)
+        assert "--nvtx" in command and command[-3:] == ["-m", "labkit.gpu_counts", named(case)]
 
 
 def test_what_limits_a_launch_and_why(gpu, monkeypatch):
@@ -116,14 +117,14 @@ def test_a_report_is_kept_and_shown_again_without_a_gpu(gpu, monkeypatch, capsys
     ncu(monkeypatch)
     holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], COUNTED))
     rows = labkit.what_limits("limits", CASES, "GeLU")
-    kept = results.folder() / "reports" / "nvidia-test" / "11_trace_limits.ncu-rep.gz"
+    kept = results.folder() / "reports" / "nvidia-test" / "11_trace_limits.ncu-rep.xz"
     assert kept.is_file()
     monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
     capsys.readouterr()
     for given in ("limits", kept, str(kept)):
         assert labkit.saved_report(given, "Again") == rows[:1]
         said = capsys.readouterr().out
-        assert "Again. From 11_trace_limits.ncu-rep.gz" in said and "Again: why" in said and "long scoreboard" in said
+        assert "Again. From 11_trace_limits.ncu-rep.xz" in said and "Again: why" in said and "long scoreboard" in said
     assert labkit.saved_report("other") == []
     assert "No report 'other' of 11_trace is kept" in capsys.readouterr().out
 
@@ -132,7 +133,7 @@ def test_the_books_gpu_comes_first_among_kept_reports(session, monkeypatch):
     read = []
     monkeypatch.setattr(limiting, "read", lambda path: read.append(path) or [Launch("k", None, {})])
     for slug in ("a-first", results.BOOK_GPU):
-        path = results.folder() / "reports" / slug / "11_trace_limits.ncu-rep.gz"
+        path = results.folder() / "reports" / slug / "11_trace_limits.ncu-rep.xz"
         path.parent.mkdir(parents=True)
         path.touch()
     labkit.saved_report("limits")

@@ -23,7 +23,7 @@ def tracked() -> dict[str, str]:
     texts = {}
     for name in filter(None, listed.stdout.split("\0")):
         path = REPOSITORY / name
-        if path.is_file() and path.suffix not in (".png", ".ico", ".woff2", ".gz", ".ncu-rep"):
+        if path.is_file() and path.suffix not in (".png", ".ico", ".woff2", ".xz", ".ncu-rep"):
             texts[name] = path.read_text(encoding="utf-8")
     return texts
 

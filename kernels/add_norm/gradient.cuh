@@ -33,31 +33,34 @@ template <class T>
 __global__ void __launch_bounds__(MOST_THREADS<T>) rows_in_registers(Arrays<T> a, int64_t rows, int64_t cols) {
     using F = compute_t<T>;
     constexpr int N = EACH, WIDTH = Vec<T>::SIZE;
+    const F share = F(1) / cols;
     F of_weight[N] = {}, of_bias[N] = {};
     T weight[N];
     load_row<Block, WIDTH>(a.weight, cols, weight);
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const F mean = a.mean[row], rstd = a.rstd[row];
-        T grad[N], h[N], other[N];
-        F g[N], n[N], sum = 0, sum_n = 0;
-        load_row<Block, WIDTH>(a.grad_y + row * cols, cols, grad);
+        T grad_y[N], h[N], result[N];  // result is grad_h as yet, which is needed last and on its way meanwhile
+        load_row<Block, WIDTH>(a.grad_y + row * cols, cols, grad_y);
         load_row<Block, WIDTH>(a.h + row * cols, cols, h);
-        load_row<Block, WIDTH>(a.grad_h + row * cols, cols, other);  // needed last, and on its way while the sums are made
+        load_row<Block, WIDTH>(a.grad_h + row * cols, cols, result);
+        F sum = 0, sum_n = 0;
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            n[k] = (to_compute(h[k]) - mean) * rstd;
-            g[k] = to_compute(grad[k]) * to_compute(weight[k]);
-            sum += g[k];
-            sum_n += g[k] * n[k];
-            of_weight[k] += to_compute(grad[k]) * n[k];
-            of_bias[k] += to_compute(grad[k]);
+            const F grad = to_compute(grad_y[k]), n = (to_compute(h[k]) - mean) * rstd, g = grad * to_compute(weight[k]);
+            sum += g;
+            sum_n += g * n;
+            of_weight[k] += grad * n;
+            of_bias[k] += grad;
         }
         // Two sums that take turns: between two uses of the same shared memory lies the other's barrier.
-        sum = Block::sum<0>(sum) / cols;
-        sum_n = Block::sum<1>(sum_n) / cols;
+        sum = Block::sum<0>(sum) * share;
+        sum_n = Block::sum<1>(sum_n) * share;
 #pragma unroll
-        for (int k = 0; k < N; ++k) other[k] = to_element<T>(rstd * (g[k] - sum - n[k] * sum_n) + to_compute(other[k]));
-        store_row<Block, WIDTH>(a.grad_x + row * cols, cols, other);
+        for (int k = 0; k < N; ++k) {  // n and g once more: registers are scarcer than instructions
+            const F n = (to_compute(h[k]) - mean) * rstd, g = to_compute(grad_y[k]) * to_compute(weight[k]);
+            result[k] = to_element<T>(rstd * (g - sum - n * sum_n) + to_compute(result[k]));
+        }
+        store_row<Block, WIDTH>(a.grad_x + row * cols, cols, result);
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
