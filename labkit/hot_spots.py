@@ -25,7 +25,8 @@ MOST = 12  # rows of a table; the others share one
 MOST_OF_THE_TIME = 80  # per cent
 REPEATS = 3
 NO_OPERATOR = "no operator"
-_BUILD = re.compile(r"_[0-9a-f]{12}(?=::)")  # of a namespace of labkit's, such as gelu_0123456789ab::forward
+# An operator of labkit's, whose namespace names its build; and what torch.library calls the autograd function around it.
+_BUILD = re.compile(r"(\w+)_[0-9a-f]{12}::(\w+)|GeneratedBackwardFor_(\w+)_[0-9a-f]{12}_(\w+)_default")
 
 
 def hot(name: str, step: Callable[[], object], title: str, steps: int = STEPS) -> list[dict]:
@@ -58,7 +59,7 @@ def hot(name: str, step: Callable[[], object], title: str, steps: int = STEPS) -
     if not ran:
         raise ValueError("hot: the step launched nothing on the GPU; are its tensors on it?")
     kernels = _spent((short(kernel.name), kernel.us) for kernel in ran)
-    operators = _spent((_BUILD.sub("", kernel.operator) or NO_OPERATOR, kernel.us) for kernel in ran)
+    operators = _spent((_named(kernel.operator) or NO_OPERATOR, kernel.us) for kernel in ran)
     rows, by_operator = ranked(kernels, steps, "kernel"), ranked(operators, steps, "operator")
     summary = _summary(kernels, operators, ran, steps, ms)
     results.note("measured", title, f"{few(kernels)} of {len(kernels)} distinct kernels make {MOST_OF_THE_TIME}% of the time")
@@ -126,7 +127,7 @@ def own_times(trace: dict) -> list[tuple[str, float]]:
 def _on_the_cpu(step: Callable[[], object], title: str, steps: int) -> list[dict]:
     for _ in range(WARM_UP_CALLS):
         step()
-    spent = _spent((_BUILD.sub("", name), us) for name, us in own_times(traced(lambda: [step() for _ in range(steps)])))
+    spent = _spent((_named(name), us) for name, us in own_times(traced(lambda: [step() for _ in range(steps)])))
     if not spent:
         raise ValueError("hot: the step called no operator of PyTorch's")
     rows = ranked(spent, steps, "operator")
@@ -164,6 +165,12 @@ def _ms_a_step(step: Callable[[], object], steps: int) -> float:
         torch.cuda.synchronize()
         taken.append((time.perf_counter() - begin) * 1e3 / steps)
     return statistics.median(taken)
+
+
+def _named(operator: str) -> str:
+    """An operator's name without the build: gelu::forward for gelu_0123456789ab::forward."""
+    found = _BUILD.fullmatch(operator)
+    return "::".join(filter(None, found.groups())) if found else operator
 
 
 def _spent(calls: Iterable[tuple[str, float]]) -> dict[str, list[float]]:

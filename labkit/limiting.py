@@ -101,8 +101,8 @@ def _counted(name: str, cases: Sequence[Case | Rival], keeps: bool) -> list[Laun
             size = pack(report, _kept(name))
             print(f"The report, {size / 1e3:,.0f} kB, is kept: {short(_kept(name))}")
         launches = read(report)
-    if len({launch.case for launch in launches} - {None}) != len(cases):
-        raise NotCounted(f"its report holds {len(launches)} launches, and not each of the {len(cases)} cases")
+    if missing := [case.label for case in cases if case not in {launch.case for launch in launches}]:
+        raise NotCounted(f"its report holds {len(launches)} launches, and none of {missing[0]}")
     return launches
 
 

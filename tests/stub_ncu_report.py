@@ -42,14 +42,14 @@ class Action:
     """labels: the NVTX ranges that it was in; None where the report holds none. metrics: {name: value, or (value, unit)}."""
 
     def __init__(self, name, labels, metrics):
-        self._name, self._labels = name, labels
+        self._name, self.labels = name, labels
         self._metrics = {key: Metric(key, *(value if isinstance(value, tuple) else (value,))) for key, value in metrics.items()}
 
     def name(self, base=None):
         return self._name
 
     def nvtx_state(self):
-        return None if self._labels is None else State(self._labels)
+        return None if self.labels is None else State(self.labels)
 
     def metric_names(self):
         return tuple(self._metrics)
@@ -81,20 +81,23 @@ class Context:
 
 
 class Module:
-    """In place of the module: each file holds `ranges`, a list of lists of Actions."""
+    """In place of the module: each file holds `ranges`, a list of lists of Actions; of them those that `holds` chooses, a
+    function of the file's bytes and an Action.
+    """
 
-    def __init__(self, *ranges):
-        self.ranges, self.loaded = ranges, []
+    def __init__(self, *ranges, holds=lambda content, action: True):
+        self.ranges, self.holds, self.loaded = ranges, holds, []
 
     def load_report(self, file_name):
         with open(file_name, "rb") as file:
-            self.loaded.append((file_name, file.read()))
-        return Context(self.ranges)
+            content = file.read()
+        self.loaded.append((file_name, content))
+        return Context([[action for action in actions if self.holds(content, action)] for actions in self.ranges])
 
 
-def read_in_place(monkeypatch, *ranges):
+def read_in_place(monkeypatch, *ranges, **options):
     """From here on `labkit.ncu_reports` reads these ranges, lists of Actions, from every file; returns the module."""
-    module = Module(*ranges)
+    module = Module(*ranges, **options)
     monkeypatch.setattr(ncu_reports, "in_a_new_process",
                         lambda name, path, timeout: json.loads(json.dumps(ncu_reading.launches(module, path), allow_nan=False)))
     return module

@@ -46,12 +46,20 @@ def test_kernels_and_operators_by_their_time(gpu):
     assert len(calls) == 2
     assert rows == [
         {"kernel": "big_gemm", "calls a step": 1, "ms a step": 0.06, "share, %": 60, "summed up, %": 60},
-        {"kernel": "kernel", "calls a step": 1, "ms a step": 0.03, "share, %": 30, "summed up, %": 90},
+        {"kernel": "v7::kernel", "calls a step": 1, "ms a step": 0.03, "share, %": 30, "summed up, %": 90},
         {"kernel": "mul", "calls a step": 2, "ms a step": 0.01, "share, %": 10, "summed up, %": 100}]
     tables = gpu().tables
     assert tables["hot"]["rows"] == rows
     assert [(row["operator"], row["share, %"]) for row in tables["hot_operators"]["rows"]] == [
         ("aten::addmm", 60), ("gelu::forward", 30), ("aten::mul", 10)]
+
+
+@pytest.mark.parametrize("name, expected", [
+    ("gelu_0123456789ab::forward", "gelu::forward"), ("add_norm_0123456789ab::backward_out", "add_norm::backward_out"),
+    ("GeneratedBackwardFor_add_norm_0123456789ab_backward_default", "add_norm::backward"),
+    ("aten::mm", "aten::mm"), ("GeneratedBackwardFor_other", "GeneratedBackwardFor_other"), ("", "")])
+def test_an_operators_name_is_without_its_build(name, expected):
+    assert hot_spots._named(name) == expected
 
 
 def test_how_few_make_most_of_the_time_and_how_long_the_gpu_idles(gpu):
