@@ -47,6 +47,25 @@ def test_an_edit_of_source_or_header_is_a_new_build_beside_the_old(kernels):
     assert len({op.namespace for op in (first, second, third)}) == 3
 
 
+def test_builds_that_differ_in_the_kernel_share_a_binding_and_not_a_namespace(kernels):
+    first = labkit.load("gelu", version=1)
+    edit(kernels / "gelu" / "gelu.cu", "y = F(0.5) * x * (1 + t);", "y = F(0.5) * x * (1 + t) + 1;")
+    second, traced = labkit.load("gelu", version=1), labkit.load("gelu", version=1, backend="trace")
+    (shared,) = build.BUILD_ROOT.glob("binding-gelu-*.o")
+    for operator_ in (first, second, traced):
+        text = operator_.library.read_bytes()
+        assert operator_.namespace.encode() in text and b"gelu_xxxxxxxxxxxx" not in text
+
+    edit(kernels / "include" / "torch_op.h", "is not strided", "has no strides")
+    with pytest.raises(RuntimeError, match="`x` has no strides"):
+        labkit.load("gelu", version=1).ops.forward(torch.ones(3).to_sparse(), 1)
+    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 2
+
+    edit(kernels / "gelu" / "binding.cpp", "using torch::stable::Tensor;", "using torch::stable::Tensors;")
+    with pytest.raises(build.BuildError, match=r"\A\S*gelu/binding.cpp:7:.*Tensors"):
+        labkit.load("gelu", version=1)
+
+
 def test_kernels_and_shared_memory_may_stand_in_a_header_beside_the_source(kernels):
     text = (kernels / "row_sum" / "row_sum.cu").read_text()
     begin, end = text.index("namespace v3 {"), text.index("}  // namespace v3\n") + len("}  // namespace v3\n")
