@@ -242,11 +242,22 @@ def _binding(source: Path, namespace: str, include: list[str]) -> bytes:
     these are as long as the one that it is compiled for, and texts, so that the right one can be put in its place.
     """
     any_build = re.sub(r"[0-9a-f]{12}$", "x" * 12, namespace)
-    headers = [path for path in sources_under(*map(Path, include)) if path.suffix not in (".cu", ".py")]
     options, _ = flags("host")
-    kept = _kept(f"binding-{source.parent.name}", source, headers, [*options, f"-DNAMESPACE={any_build}"],
+    kept = _kept(f"binding-{source.parent.name}", source, _included(source, include), [*options, f"-DNAMESPACE={any_build}"],
                  [*include, str(Path(torch.__file__).parent / "include")])
     return kept.read_bytes().replace(any_build.encode(), namespace.encode())
+
+
+def _included(source: Path, folders: list[str]) -> list[Path]:
+    """The files of some folders that a C++ file includes, itself or by another of them."""
+    found, left = [], [source]
+    while left:
+        names = re.findall(r"""^\s*#\s*include\s*["<]([^">]+)""", left.pop().read_text(encoding="utf-8"), re.MULTILINE)
+        files = (next((path for folder in folders if (path := Path(folder) / name).is_file()), None) for name in names)
+        new = [path for path in dict.fromkeys(files) if path and path not in found]
+        found += new
+        left += new
+    return sorted(found)
 
 
 def _kept(name: str, source: Path, headers: list[Path], options: list[str], include: list[str], gcc: bool = False) -> Path:
