@@ -284,7 +284,7 @@ def _check_tools(name: str, backend: str) -> None:
 def _assemble(name: str, namespace: str, backend: str, work: Path, flags: list[str]) -> None:
     """Compiles a kernel's file for the host, links it with the objects that are kept, and loads the library.
 
-    That takes a third of the time that torch's builder takes, which compiles the binding each time.
+    That takes a quarter of the CPU time that torch's builder takes, which compiles the binding each time.
     """
     source = source_path(name)
     include, traced = include_folders(source), backend == "trace"
