@@ -190,7 +190,7 @@ def test_a_table_of_every_kind_is_taken(lab, table):
     ({**HEAT, "marks": [{"label": "m", "x": 2, "y": 31}]}, "the mark 'm' is at x 2, y 31"),
     ({**HEAT, "marks": [{"label": "copy", "x": 2, "y": 32}]}, "marks and lines are named 'copy'"),
     ({**HEAT, "x": {"label": "elements", "values": [1, 1]}}, "x.values must contain unique items"),
-    ({**HEAT, "x": {"label": "x", "values": list(range(11))}, "cells": [[1] * 11]}, "must contain less than or equal to 10 items"),
+    ({**HEAT, "x": {"label": "x", "values": list(range(11))}, "cells": [[1] * 11]}, "must contain less than or equal to 10"),
     ({**TIMELINE, "lanes": [{**LANE, "spans": [{**SPAN, "end": 0.5}]}]}, "'copy' ends at 0.5, before its start at 1.0"),
     ({**TIMELINE, "lanes": [LANE, LANE]}, "two of its lanes are named 'in turn: copy'"),
     ({**TIMELINE, "lanes": [{**LANE, "spans": []}]}, "no lane holds a span"),
