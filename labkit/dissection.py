@@ -52,7 +52,8 @@ def anatomy(name: str, operator: Operator) -> list[dict]:
     name: what the tables are called in results/: <name> for the words, <name>_files for the files.
 
     Returns the words: a row each, with where it comes from (torch or labkit), what it is for and the commands that have it.
-    Raises FileNotFoundError where the build folder has gone.
+    Raises FileNotFoundError where the build folder has gone, or holds what torch's builder did not make: a single version on
+    the CPU.
     """
     folder = operator.library.parent
     if not (folder / "build.ninja").is_file():

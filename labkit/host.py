@@ -19,13 +19,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+from labkit import machine
 from labkit.host_refused import explain
 from labkit.host_scan import PAIRS, HostBackendError, Scan
 
-__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "compile_object", "compile_watched", "explain", "transform",
-           "transform_into"]
+__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "WATCH_FLAGS", "compile_object", "explain", "link",
+           "transform", "transform_into"]
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "kernels" / "host"
 
@@ -290,26 +292,34 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def compile_watched(source: Path, flags: list[str]) -> Path:
-    """Compiles a transformed file so that its loads and stores can be traced; returns the object file beside it.
+def compile_object(source: Path, options: list[str], object_file: Path, gcc: bool = False) -> None:
+    """Compiles a C++ file for a library. gcc: by g++ and no other compiler, as tracing needs it (with WATCH_FLAGS).
 
     Raises HostBackendError where there is no g++, RuntimeError with the compiler's output where it fails.
     """
-    object_file = source.with_suffix(".o")
-    compile_object(source, [*flags, *WATCH_FLAGS], object_file)
-    return object_file
+    chosen = _gcc() if gcc else machine.find_cxx() or "c++"
+    _run(chosen, *options, "-fPIC", "-c", source, "-o", object_file)
 
 
-def compile_object(source: Path, flags: list[str], object_file: Path) -> None:
-    """Compiles a C++ file by g++; raises as `compile_watched` does."""
+def link(objects: list[Path], library: Path, torch_libraries: Path) -> None:
+    """Links object files into a library that torch loads; RuntimeError with the linker's output where it fails."""
+    # libtorch.so brings the libraries that hold what is called, which are too large to be searched here.
+    named = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-Wl,--no-as-needed", "-ltorch"]
+    _run(machine.find_cxx() or "c++", "-shared", "-pthread", *objects, f"-L{torch_libraries}", *named, "-o", library)
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stdout)
+
+
+def _gcc() -> str:
     compiler = next((found for found in (os.environ.get("CXX"), "c++", "g++") if found and _is_gcc(found)), None)
     if compiler is None:
         raise HostBackendError("tracing needs g++; clang does not report the accesses of vectors whole. Install g++, or "
                                "name it in the environment variable CXX")
-    command = [compiler, *flags, "-fPIC", "-c", str(source), "-o", str(object_file)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    return compiler
 
 
 def _is_gcc(compiler: str) -> bool:

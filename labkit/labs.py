@@ -57,8 +57,8 @@ def run(names: list[str], save: bool = False, jobs: int = 1, console: Console | 
     """Run the labs that `names` name ("04" or "04_fused_kernel"; all when empty) and print a closing table.
 
     A lab whose cell fails is told with the cell and the end of its traceback, and the others still run. With
-    `save` the outputs of a lab that ran to its end replace the notebook in labs/. `jobs` labs run at a time, which
-    saves time on a CPU and spoils what is timed there; a GPU is never shared. Returns the exit status: 0 when
+    `save` the outputs of a lab that ran to its end replace the notebook in labs/. `jobs` labs run at a time, the last
+    first, which saves time on a CPU and spoils what is timed there; a GPU is never shared. Returns the exit status: 0 when
     all ran to their end, 1 when one failed, 2 for a name that no lab has or for `save` without a GPU (the outputs
     in labs/ are those of a GPU, and nothing else may take their place), 130 when interrupted.
     """
@@ -86,6 +86,7 @@ def run(names: list[str], save: bool = False, jobs: int = 1, console: Console | 
         jobs = 1 if machine.backend() == "cuda" else jobs
         if jobs > 1:  # they share the cores: with a thread a core each, PyTorch's operators would wait for one another
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+            paths = paths[::-1]  # the first labs are the short ones: begun last, they leave no core idle for long
         ended = asyncio.run(_run_all(paths, jobs, log, save, progress))
     console.print(_closing_table(log, ended))
     console.print(f"{sum(lab.failure is None for lab in ended)} of {len(paths)} labs ran to their end in "
@@ -105,7 +106,7 @@ class _Ended:
 
 
 async def _run_all(paths: list[Path], jobs: int, log: Path, save: bool, progress: Progress) -> list[_Ended]:
-    """Runs `jobs` labs at a time, in order; Ctrl-C ends those that run, and no other is begun."""
+    """Runs `jobs` labs at a time, in the order given; Ctrl-C ends those that run, and no other is begun."""
     gate, ended, stopping = asyncio.Semaphore(jobs), [], asyncio.Event()
 
     async def run_one(path: Path) -> None:
@@ -118,7 +119,7 @@ async def _run_all(paths: list[Path], jobs: int, log: Path, save: bool, progress
             except (LabFailed, asyncio.CancelledError) as error:
                 if stopping.is_set():  # nbclient takes a cancelled cell for a dead kernel, so either may come
                     failure = INTERRUPTED
-                    progress.console.print(f"[red]Interrupted in {escape(path.stem)}; the labs after it did not run.")
+                    progress.console.print(f"[red]Interrupted in {escape(path.stem)}; labs that were not begun did not run.")
                 else:
                     failure = f"failed: {str(error).splitlines()[0]}"
                     progress.console.print(f"[red]{escape(path.stem)} failed: {escape(str(error))}", highlight=False)

@@ -17,9 +17,9 @@ import os
 import tempfile
 import textwrap
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
-import jsonschema
+import fastjsonschema  # the package jsonschema takes 2 s to import, where what JupyterLab brings for it is there
 
 from labkit import REPOSITORY, machine, sources
 
@@ -298,17 +298,18 @@ def _refuse_constant(name: str) -> None:
 
 
 @functools.cache
-def _validator(part: str | None) -> jsonschema.Draft202012Validator:
+def _validator(part: str | None) -> Callable[..., object]:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     if part:
         schema = {"$defs": schema["$defs"], "$ref": f"#/$defs/{part}"}
-    return jsonschema.Draft202012Validator(schema)
+    return fastjsonschema.compile(schema, use_default=False)
 
 
 def _validate(document: object, what: str, part: str | None = None) -> None:
-    error = jsonschema.exceptions.best_match(_validator(part).iter_errors(document))
-    if error:
-        raise ResultsError(f"{what}: at {error.json_path}: {error.message[:300]} (results/schema.json)")
+    try:
+        _validator(part)(document, name_prefix=what)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise ResultsError(f"{error.message[:300]}; it is {repr(error.value)[:100]} (results/schema.json)") from None
 
 
 @contextlib.contextmanager

@@ -63,7 +63,8 @@ def traced(name):
     source, built = folder / f"{path.name}.cpp", folder / f"{name}.so"
     source.write_text(host.transform(path.read_text(encoding="utf-8"), str(path)), encoding="utf-8")
     flags = [*host.CXX_FLAGS, "-DCUDA_HOST_TRACE", f"-I{host.INCLUDE_DIR}", f"-I{KERNELS}"]
-    watched = host.compile_watched(source, flags)
+    watched = folder / f"{name}.o"
+    host.compile_object(source, [*flags, *host.WATCH_FLAGS], watched, gcc=True)
     subprocess.run(["g++", *flags, "-shared", "-o", built, watched, build.tracer()], check=True)
     return built
 

@@ -14,13 +14,16 @@ from labkit import build, operator
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own."""
+    """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own, with the objects kept so far."""
     copy = tmp_path / "kernels"
     shutil.copytree(operator.kernels(), copy)
     with open(copy / "gelu" / "gelu.cu", "a") as source:
         source.write(f"// {tmp_path}\n")  # no other test has loaded this one
     monkeypatch.setenv("LABKIT_KERNELS", str(copy))
     monkeypatch.setenv("LABKIT_BACKEND", "host")
+    (tmp_path / "build").mkdir()
+    for kept in build.BUILD_ROOT.glob("*.o"):
+        shutil.copy(kept, tmp_path / "build")
     monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "build")
     return copy
 
@@ -45,6 +48,30 @@ def test_an_edit_of_source_or_header_is_a_new_build_beside_the_old(kernels):
     third = labkit.load("gelu", version=1)
     assert third(x).item() == pytest.approx(first(x + 1).item() + 1)
     assert len({op.namespace for op in (first, second, third)}) == 3
+
+
+def test_builds_that_differ_in_the_kernel_share_a_binding_and_not_a_namespace(kernels):
+    for kept in build.BUILD_ROOT.glob("binding-gelu-*.o"):
+        kept.unlink()
+    first = labkit.load("gelu", version=1)
+    edit(kernels / "gelu" / "gelu.cu", "y = F(0.5) * x * (1 + t);", "y = F(0.5) * x * (1 + t) + 1;")
+    second, traced = labkit.load("gelu", version=1), labkit.load("gelu", version=1, backend="trace")
+    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 1
+    for operator_ in (first, second, traced):
+        text = operator_.library.read_bytes()
+        assert operator_.namespace.encode() in text and b"gelu_xxxxxxxxxxxx" not in text
+
+    edit(kernels / "include" / "torch_op.h", "is not strided", "has no strides")
+    with pytest.raises(RuntimeError, match="`x` has no strides"):
+        labkit.load("gelu", version=1).ops.forward(torch.ones(3).to_sparse(), 1)
+    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 2
+    edit(kernels / "include" / "vec.cuh", "#pragma once", "#pragma once\n// no header of the binding")
+    labkit.load("gelu", version=1)
+    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 2
+
+    edit(kernels / "gelu" / "binding.cpp", "using torch::stable::Tensor;", "using torch::stable::Tensors;")
+    with pytest.raises(build.BuildError, match=r"\A\S*gelu/binding.cpp:7:.*Tensors"):
+        labkit.load("gelu", version=1)
 
 
 def test_kernels_and_shared_memory_may_stand_in_a_header_beside_the_source(kernels):

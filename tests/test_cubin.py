@@ -36,8 +36,8 @@ def own_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", sorted(path.stem for path in kernels().glob("*/*.cu")))
 def test_compiles_from_turing_to_blackwell_and_keeps_every_array_in_registers(name):
     versions, types = listed_versions(source_path(name).read_text()), python_part(name, "reference").DTYPES
-    with ThreadPoolExecutor() as pool:
-        for cubin in pool.map(lambda arch: compile_cubin(name, arch=arch), ARCHITECTURES):
+    with ThreadPoolExecutor() as pool:  # -lineinfo changes no instruction, and takes a sixth of the time
+        for cubin in pool.map(lambda arch: compile_cubin(name, arch=arch, without=["-lineinfo"]), ARCHITECTURES):
             assert "warning" not in cubin.log
             assert len(cubin.kernels) >= len(versions) * len(types)
             assert [k for k in cubin.kernels if k.stack or k.spill_stores or k.spill_loads] == []

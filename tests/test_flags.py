@@ -86,7 +86,7 @@ def test_further_flags_are_another_build(monkeypatch):
 
     builds = []
 
-    def note(name, namespace, backend, folder, cxx_flags, cuda_flags):
+    def note(name, version, namespace, backend, folder, cxx_flags, cuda_flags):
         builds.append((folder, cuda_flags))
         raise Enough
 

@@ -143,15 +143,16 @@ def test_two_labs_run_side_by_side_but_never_on_a_gpu(stage, monkeypatch, backen
 
 
 def test_an_interruption_ends_both_labs_that_run_side_by_side(stage, monkeypatch):
+    """The last labs are begun first."""
     monkeypatch.setattr(labs.machine, "backend", lambda: "host")
     kernel = "import os, pathlib, signal, time\npathlib.Path('{}').write_text(str(os.getpid()))\n"
-    stage.add("01_waits", kernel.format("first") + "time.sleep(60)")
+    stage.add("03_waits", kernel.format("first") + "time.sleep(60)")
     stage.add("02_stops", kernel.format("second") + "while not pathlib.Path('first').exists():\n    time.sleep(0.05)\n"
                           "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)")
-    stage.add("03_after", "1")
+    stage.add("01_after", "1")
     assert stage.run(jobs=2) == 130
-    assert "Interrupted in 01_waits" in stage.said and "Interrupted in 02_stops" in stage.said
-    assert not (stage.executed / "03_after.ipynb").exists()
+    assert "Interrupted in 03_waits" in stage.said and "Interrupted in 02_stops" in stage.said
+    assert not (stage.executed / "01_after.ipynb").exists()
     for name in ("first", "second"):
         with pytest.raises(ProcessLookupError):
             os.kill(int((stage.labs / name).read_text()), 0)

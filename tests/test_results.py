@@ -177,7 +177,7 @@ def test_a_table_of_every_kind_is_taken(lab, table):
 @pytest.mark.parametrize("table, message", [
     ({**CURVE, "series": {"a": [1.0, 2.0, 3.0]}}, "'a' has 3 values for 2 of x"),
     ({**MARKED, "x": {**MARKED["x"], "tick_labels": ["1 KiB"]}}, "2 ticks and 1 tick_labels"),
-    ({**MARKED, "x": without(MARKED["x"], "ticks")}, "'ticks' is a dependency of 'tick_labels'"),
+    ({**MARKED, "x": without(MARKED["x"], "ticks")}, "table 'forward'.x missing dependency ticks for tick_labels"),
     ({**MARKED, "points": [{"label": "a", "x": 0, "y": 1}]}, "0 has no place on the logarithmic x axis"),
     ({**MARKED, "vertical": [{"label": "a", "x": -1}]}, "-1 has no place on the logarithmic x axis"),
     ({**MARKED, "y": {"label": "y", "scale": "log"}}, "-1 has no place on the logarithmic y axis"),
@@ -185,17 +185,17 @@ def test_a_table_of_every_kind_is_taken(lab, table):
     ({**HEAT, "cells": [[1.5]]}, "row 0 of cells has 1 cells for 2 values of x"),
     ({**HEAT, "cells": [[1.5, 2.0], [1.5, 2.0]]}, "2 rows of cells for 1 values of y"),
     ({**HEAT, "cells": [[None, None]]}, "no cell holds a number"),
-    ({**HEAT, "cells": [[1.5, "2"]]}, "'2' is not"),
+    ({**HEAT, "cells": [[1.5, "2"]]}, "table 'forward'.cells[0][1] must be number or null; it is '2'"),
     ({**HEAT, "marks": [{"label": "m", "x": 3, "y": 32}]}, "the mark 'm' is at x 3, y 32"),
     ({**HEAT, "marks": [{"label": "m", "x": 2, "y": 31}]}, "the mark 'm' is at x 2, y 31"),
     ({**HEAT, "marks": [{"label": "copy", "x": 2, "y": 32}]}, "marks and lines are named 'copy'"),
-    ({**HEAT, "x": {"label": "elements", "values": [1, 1]}}, "non-unique"),
-    ({**HEAT, "x": {"label": "x", "values": list(range(11))}, "cells": [[1] * 11]}, "is too long"),
+    ({**HEAT, "x": {"label": "elements", "values": [1, 1]}}, "x.values must contain unique items"),
+    ({**HEAT, "x": {"label": "x", "values": list(range(11))}, "cells": [[1] * 11]}, "must contain less than or equal to 10"),
     ({**TIMELINE, "lanes": [{**LANE, "spans": [{**SPAN, "end": 0.5}]}]}, "'copy' ends at 0.5, before its start at 1.0"),
     ({**TIMELINE, "lanes": [LANE, LANE]}, "two of its lanes are named 'in turn: copy'"),
     ({**TIMELINE, "lanes": [{**LANE, "spans": []}]}, "no lane holds a span"),
-    ({**TIMELINE, "lanes": [{**LANE, "spans": [{**SPAN, "color": 6}]}]}, "6 is greater than the maximum"),
-    ({**TIMELINE, "unit": "s"}, "'s' is not one of")])
+    ({**TIMELINE, "lanes": [{**LANE, "spans": [{**SPAN, "color": 6}]}]}, "color must be smaller than or equal to 5; it is 6"),
+    ({**TIMELINE, "unit": "s"}, "unit must be one of ['ms', 'µs']; it is 's'")])
 def test_a_table_that_is_at_odds_with_itself_is_refused(lab, table, message):
     with pytest.raises(ResultsError, match=re.escape(message)):
         results.add("forward", table)
@@ -218,6 +218,24 @@ def test_a_table_that_is_at_odds_with_itself_is_refused(lab, table, message):
 def test_tables_that_break_the_schema_are_refused(lab, table):
     with pytest.raises(ResultsError, match="forward"):
         results.add("forward", table)
+
+
+def test_the_schema_uses_no_keyword_that_its_checker_would_pass_over():
+    """fastjsonschema knows JSON Schema up to draft 7, and says nothing of a later draft's keywords."""
+    known = {"$schema", "$defs", "$ref", "title", "description", "type", "enum", "const", "required", "properties",
+             "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties", "dependencies",
+             "items", "additionalItems", "contains", "minItems", "maxItems", "uniqueItems", "minimum", "maximum",
+             "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "allOf", "anyOf",
+             "oneOf", "not", "if", "then", "else"}
+
+    def keywords(schema):
+        for part in schema if isinstance(schema, list) else [schema]:
+            for word, value in part.items() if isinstance(part, dict) else ():
+                yield word
+                named = word in ("properties", "patternProperties", "$defs", "dependencies")
+                yield from keywords(list(value.values()) if named else value)
+
+    assert set(keywords(json.loads(results.SCHEMA.read_text()))) <= known
 
 
 def test_numpy_numbers_are_taken(lab):

@@ -227,10 +227,11 @@ inline Block::Fiber* Block::idle_fiber() {
         return idle;
     }
     Fiber* fiber = &all_[fibers_++];  // one a thread at most, so there is room
-    void* stack = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
-    if (stack == MAP_FAILED) abort();
-    fiber->stack = static_cast<unsigned char*>(stack);
-    memset(stack, band_value, band_bytes);
+    void* room = mmap(nullptr, stack_bytes + page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    if (room == MAP_FAILED) abort();
+    // Stacks that all began where a page does would share a few lines of the CPU's cache.
+    fiber->stack = static_cast<unsigned char*>(room) + fibers_ * 256 % page_bytes;
+    memset(fiber->stack, band_value, band_bytes);
     idle_low_ = 0;
     return fiber;
 }

@@ -117,22 +117,23 @@ inline unsigned Block::source_of(const Wait& self, unsigned lane) {
 
 inline unsigned long long Block::warp_result(const Wait& self, unsigned source, const unsigned long long* values,
                                              unsigned present) {
-    unsigned votes = 0, same = 0;
-    for (unsigned i = 0; i < warp_size; ++i) {
-        if (!(present >> i & 1)) continue;
-        votes |= (values[i] != 0 ? 1u : 0u) << i;
-        same |= (values[i] == self.value ? 1u : 0u) << i;
-    }
+    const auto lanes = [&](auto which) {  // a bit for each lane that has come and whose value is such
+        unsigned found = 0;
+        for (unsigned i = 0; i < warp_size; ++i)
+            if (present >> i & 1) found |= (which(values[i]) ? 1u : 0u) << i;
+        return found;
+    };
+    const auto is_true = [](unsigned long long value) { return value != 0; };
+    const auto is_same = [&](unsigned long long value) { return value == self.value; };
     switch (self.op) {
         case WarpOp::sync: return 0;
-        case WarpOp::ballot: return votes;
-        case WarpOp::all: return votes == present;
-        case WarpOp::any: return votes != 0;
-        case WarpOp::match_any: return same;
-        case WarpOp::match_all: return same == present ? present : 0;
-        default: break;
+        case WarpOp::ballot: return lanes(is_true);
+        case WarpOp::all: return lanes(is_true) == present;
+        case WarpOp::any: return lanes(is_true) != 0;
+        case WarpOp::match_any: return lanes(is_same);
+        case WarpOp::match_all: return lanes(is_same) == present ? present : 0;
+        default: return present >> source & 1 ? values[source] : ~0ull;
     }
-    return present >> source & 1 ? values[source] : ~0ull;
 }
 
 // Nobody can run and somebody waits: for a lane that never comes, as barriers are checked on arrival.
