@@ -8,6 +8,7 @@ from labkit.svg import text_width
 MARKERS = "osD^vPX*"
 FONT = 13  # points
 ROW = 1.3 * FONT  # height of a line of text
+TWO_COLUMNS = 215  # points of names that fit beside each other above the axes, with their lines or markers
 _POLE = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
 
 
@@ -28,7 +29,9 @@ def curves_svg(curve: dict) -> str:
     x, y = curve["x"], curve.get("y", {"label": ""})
     points, vertical = curve.get("points", []), curve.get("vertical", [])
     labels = [*curve["series"], *(point["label"] for point in points)]
-    columns = 2 if all(text_width(label, FONT) < 150 for label in labels) else 1
+    rows = -(-len(labels) // 2)
+    widths = [max((text_width(label, FONT) for label in half), default=0) for half in (labels[:rows], labels[rows:])]
+    columns = 2 if sum(widths) < TWO_COLUMNS else 1
     rows = -(-len(labels) // columns)
     with Canvas(height=4.6 + ROW / 72 * max(0, rows - 3)) as (axes, svg):
         for (name, values), (color, dash) in zip(curve["series"].items(), LINES * len(curve["series"])):
@@ -45,7 +48,7 @@ def curves_svg(curve: dict) -> str:
                 side.set_ticks(axis["ticks"], labels=axis.get("tick_labels", [f"{tick:g}" for tick in axis["ticks"]]))
                 side.minorticks_off()
             elif axis.get("scale", "linear") != "linear":
-                side.set_major_formatter(lambda value, place: f"{value:g}")
+                side.set_major_formatter(lambda value, place: f"{value:,.0f}" if value >= 1 else f"{value:g}")
                 side.set_minor_formatter(NullFormatter())  # or matplotlib adds 6 × 10² and the like between powers of ten
         if text_width(" ".join(x.get("tick_labels", [])), FONT) > 0.8 * 72 * WIDTH:
             axes.tick_params(axis="x", labelrotation=90)

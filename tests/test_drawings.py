@@ -1,12 +1,16 @@
 """Heat maps, timelines, and the points and marks of curves: what is drawn, and what a terminal shows instead."""
 
+import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from matplotlib import colormaps, colors
 
 from labkit import figures, heat_figure, report, svg
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 HEAT = {"kind": "heat", "title": "Throughput <by> geometry", "unit": "GB/s",
         "x": {"label": "elements a thread", "values": [1, 2, 4]},
@@ -215,6 +219,23 @@ def test_names_of_close_vertical_lines_stand_in_rows_of_their_own():
     last = {**CURVE, "vertical": [{"label": "all of the memory", "x": 1 << 30}]}
     drawn = next(each for each in elements(figures.figure(last), "text") if "".join(each.itertext()) == "all of the memory")
     assert "text-anchor: end" in drawn.get("style")
+
+
+ROOFS = {"kind": "curve", "title": "Roofs", "x": {"label": "operations a byte", "scale": "log", "values": [1, 2, 4]},
+         "y": {"label": "GFLOP/s", "scale": "log"}, "series": {"tensor cores, bfloat16": [1e4, 1e5, 1e6], "float32": [1, 2, 3]},
+         "points": [{"label": f"operator v{k}", "x": k, "y": k} for k in (1, 2, 3)]}
+RECORDED = [table for run in json.loads((REPOSITORY / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))["runs"]
+            for table in run["tables"].values() if table["kind"] == "curve"]
+
+
+@pytest.mark.parametrize("curve", [CURVE, ROOFS, *RECORDED], ids=lambda curve: curve["title"])
+def test_the_names_of_lines_and_points_stay_in_the_drawing(curve):
+    drawing = figures.figure(curve)
+    width = float(ElementTree.fromstring(drawing).get("viewBox").split()[2])
+    names = {*curve["series"], *(point["label"] for point in curve.get("points", []))}
+    ends = {text: float(each.get("x")) + svg.text_width(text, 13) for each in elements(drawing, "text")
+            if (text := "".join(each.itertext())) in names and "start" in each.get("style", "")}
+    assert set(ends) == names and max(ends.values()) <= width
 
 
 def heights(curve: dict) -> dict[str, float]:
