@@ -2,8 +2,9 @@
 
 A record is a file of results/, or what such a file was in a revision of git. Of each lab the latest run counts. A row of a
 benchmark is "slower" or "faster" only where its 10th to 90th percentiles in the two records have no time in common; else the
-difference of the medians is "within the spread". A row whose GPU waited for the host in either record says nothing of a
-kernel, and is told apart.
+difference of the medians is "within the spread". A row whose GPU waited for the host says nothing of a kernel, and is told
+apart; where it did not wait before, that is a change too. Two runs differ by more than one run's spread, in clocks and in
+temperature; that meets the limit of a benchmark as well, so each row's share of its limit is shown beside its time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from labkit import REPOSITORY, figures, results
 
-SLOWER, FASTER, WITHIN, HOST = "slower", "faster", "within the spread", "waits for the host"
+SLOWER, FASTER, WITHIN = "slower", "faster", "within the spread"
+HOST, NOW_HOST = "waits for the host", "waits for the host now"
 THRESHOLD = 5.0  # per cent by which a row may be slower before `compare` fails
 SAME, GOT_SLOWER, REFUSED = 0, 1, 2  # exit statuses
 _MEASURED = ("size", "dtype", "bytes", "limit")  # of a benchmark: where these differ, its rows are of something else
@@ -27,7 +29,10 @@ class NotComparable(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One row of a benchmark in both records; times in microseconds. limit: whether the others are held against it."""
+    """One row of a benchmark in both records; times in microseconds. limit: whether the others are held against it.
+
+    of_limit: its share of the limit's speed in each record, None where there is no limit.
+    """
 
     lab: str
     table: str
@@ -36,6 +41,7 @@ class Change:
     new: float
     verdict: str
     limit: bool
+    of_limit: tuple[float | None, float | None]
 
     @property
     def ratio(self) -> float:
@@ -49,8 +55,8 @@ def compare(old: str, new: str | None = None, threshold: float = THRESHOLD, othe
 
     old, new: each a file of results/, or REVISION:FILE as git has it, such as HEAD~1:results/nvidia-h200.json. Without `new`
     the latest run of each lab in `old` is compared with the run before it. threshold: a row that is slower by more per cent
-    than this, and outside of the spread, makes the status 1. other_gpu: compare records of different GPUs too. everything:
-    list the rows within the spread as well.
+    than this, and outside of the spread or because it waits for the host now, makes the status 1. other_gpu: compare records of
+    different GPUs too. everything: list the rows within the spread as well.
 
     Returns 0 where nothing became slower by more than the threshold, 1 where something did, 2 where the two cannot be compared.
     """
@@ -86,35 +92,38 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> tuple[list[Chang
             else:
                 rows = [{row["name"]: row for row in table["rows"]} for table in (old, new)]
                 found += [Change(lab, name, row, rows[0][row]["median_us"], rows[1][row]["median_us"],
-                                 verdict(rows[0][row], rows[1][row]), row == old["limit"]) for row in rows[0] if row in rows[1]]
+                                 verdict(rows[0][row], rows[1][row]), row == old["limit"],
+                                 (rows[0][row]["of_limit"], rows[1][row]["of_limit"])) for row in rows[0] if row in rows[1]]
                 left_out += [f"{lab}, {name}, {row}: only in the {'old' if row in rows[0] else 'new'} record"
                              for row in {**rows[0], **rows[1]} if (row in rows[0]) != (row in rows[1])]
     return found, left_out
 
 
 def verdict(old: dict, new: dict) -> str:
-    """SLOWER, FASTER, WITHIN or HOST, of two rows of a benchmark as results/schema.json describes them."""
+    """SLOWER, FASTER, WITHIN, HOST or NOW_HOST, of two rows of a benchmark as results/schema.json describes them."""
     if old["host_bound"] or new["host_bound"]:
-        return HOST
+        return HOST if old["host_bound"] else NOW_HOST
     if new["low_us"] > old["high_us"]:
         return SLOWER
     return FASTER if new["high_us"] < old["low_us"] else WITHIN
 
 
 def _told(found: list[Change], threshold: float, everything: bool) -> int:
-    shown = [change for change in found if everything or change.verdict in (SLOWER, FASTER)]
+    shown = [change for change in found if everything or change.verdict in (SLOWER, FASTER, NOW_HOST)]
     if shown:
         rows = [{"benchmark": f"{change.lab}, {change.table}", "variant": change.name + (", the limit" if change.limit else ""),
-                 "old, µs": change.old, "new, µs": change.new, "ratio": figures.ratio(change.ratio), "verdict": change.verdict}
+                 "old, µs": change.old, "new, µs": change.new, "ratio": figures.ratio(change.ratio),
+                 "of limit": " → ".join("–" if share is None else figures.percent(share) for share in change.of_limit),
+                 "verdict": change.verdict}
                 for change in sorted(shown, key=lambda change: -change.ratio)]
         print(figures.text_table(results.table_of("", rows)))
     counts = Counter(change.verdict for change in found)
-    told = [f"{counts[word]} {word}" for word in (SLOWER, FASTER, WITHIN, HOST) if counts[word]]
+    told = [f"{counts[word]} {word}" for word in (SLOWER, FASTER, WITHIN, HOST, NOW_HOST) if counts[word]]
     print(", ".join(told) or "nothing to compare")
     if moved := [change for change in found if change.limit and change.verdict in (SLOWER, FASTER)]:
         print(f"The limit itself moved in {', '.join(change.table for change in moved)}: it computes nothing, so look for a "
               "change of the machine, its clocks or its neighbours before one of the code.")
-    failed = [change for change in found if change.verdict == SLOWER and change.ratio > 1 + threshold / 100]
+    failed = [change for change in found if change.verdict in (SLOWER, NOW_HOST) and change.ratio > 1 + threshold / 100]
     if failed:
         print(f"{len(failed)} slower by more than {threshold:g}%.")
     return GOT_SLOWER if failed else SAME

@@ -135,7 +135,7 @@ def _words(seen: dict[tuple, Seen]) -> list[dict]:
 
 
 def _agreement(seen: dict[tuple, Seen], faults: dict[str, Fault]) -> list[dict]:
-    """In how many kernels of a kind `trace` and racecheck see a race in shared memory, of those where racecheck came to an end."""
+    """In how many kernels of a kind `trace` and racecheck see a race in shared memory, where racecheck came to an end."""
     kinds = {"faults with a race in shared memory": [seen["fault", what] for what, fault in faults.items() if fault.race],
              "other faults": [seen["fault", what] for what, fault in faults.items() if not fault.race],
              "kernels without a fault": [one for (of, _), one in seen.items() if of == "kernel"]}

@@ -7,15 +7,18 @@ import subprocess
 import pytest
 
 from labkit import __main__ as command_line
-from labkit import REPOSITORY, baselines, results
-from labkit.baselines import FASTER, GOT_SLOWER, HOST, REFUSED, SAME, SLOWER, WITHIN
+from labkit import REPOSITORY, baselines, figures, results
+from labkit.baselines import FASTER, GOT_SLOWER, HOST, NOW_HOST, REFUSED, SAME, SLOWER, WITHIN
 
 RECORD = REPOSITORY / "results" / "nvidia-h200.json"
 
 
 @pytest.fixture
 def document():
-    return json.loads(RECORD.read_text(encoding="utf-8"))
+    """The book's record with the latest run of each lab alone."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    latest = {run["lab"]: run for run in sorted(record["runs"], key=lambda run: run["date"])}
+    return {**record, "runs": list(latest.values())}
 
 
 @pytest.fixture
@@ -42,10 +45,10 @@ def timing(low, median, high, host_bound=False):
 
 @pytest.mark.parametrize("new, expected", [
     (timing(8, 10, 12), WITHIN), (timing(11.9, 13, 14), WITHIN), (timing(12.1, 13, 14), SLOWER),
-    (timing(5, 6, 8.1), WITHIN), (timing(5, 6, 7.9), FASTER), (timing(12.1, 13, 14, host_bound=True), HOST)])
+    (timing(5, 6, 8.1), WITHIN), (timing(5, 6, 7.9), FASTER), (timing(12.1, 13, 14, host_bound=True), NOW_HOST)])
 def test_only_what_shares_no_time_is_faster_or_slower(new, expected):
     assert baselines.verdict(timing(8, 10, 12), new) == expected
-    mirrored = {SLOWER: FASTER, FASTER: SLOWER}.get(expected, expected)
+    mirrored = {SLOWER: FASTER, FASTER: SLOWER, NOW_HOST: HOST}.get(expected, expected)
     assert baselines.verdict(new, timing(8, 10, 12)) == mirrored
 
 
@@ -70,6 +73,29 @@ def test_what_became_slower_by_more_than_the_threshold_fails(document, write, ca
     assert "1 slower, 1 faster" in said and "1 slower by more than 5%." in said and "limit itself" not in said
     assert baselines.compare(str(RECORD), new, threshold=100) == SAME
     assert baselines.compare(new, str(RECORD), threshold=99) == GOT_SLOWER  # now composed is
+
+
+def test_a_row_that_waits_for_the_host_now_fails_where_it_became_slower(document, write, capsys):
+    row = next(row for row in bench(document)["rows"] if row["name"] == "F.gelu")
+    row["host_bound"] = True
+    assert baselines.compare(str(RECORD), write(document)) == SAME
+    assert "1 waits for the host now" in capsys.readouterr().out
+    scale(row, 2)
+    new = write(document)
+    assert baselines.compare(str(RECORD), new) == GOT_SLOWER
+    assert "1 slower by more than 5%." in capsys.readouterr().out
+    assert baselines.compare(new, str(RECORD)) == SAME
+    assert "1 waits for the host" in capsys.readouterr().out
+
+
+def test_a_rows_share_of_its_limit_is_shown_in_both_records(document, write, capsys):
+    row = next(row for row in bench(document)["rows"] if row["name"] == "F.gelu")
+    before = row["of_limit"]
+    scale(row, 2)
+    row["of_limit"] = before / 2
+    baselines.compare(str(RECORD), write(document))
+    line, = [line for line in capsys.readouterr().out.splitlines() if line.startswith("04_fused_kernel, forward")]
+    assert f"{figures.percent(before)} → {figures.percent(before / 2)}" in line
 
 
 def test_a_limit_that_moved_is_told(document, write, capsys):
@@ -106,6 +132,7 @@ def test_another_gpu_is_refused_and_what_differs_is_said(document, write, capsys
 
 
 def test_of_each_lab_the_latest_run_counts_and_one_record_is_compared_with_its_runs_before(document, write, capsys):
+    alone = copy.deepcopy(document)
     again = copy.deepcopy(next(run for run in document["runs"] if run["lab"] == "04_fused_kernel"))
     again["date"] = "2126-01-01T00:00:00Z"
     scale(again["tables"]["forward"]["rows"][0], 3)
@@ -115,7 +142,7 @@ def test_of_each_lab_the_latest_run_counts_and_one_record_is_compared_with_its_r
     assert "3×" in capsys.readouterr().out
     assert baselines.compare(str(RECORD), both) == GOT_SLOWER
     assert baselines.compare(both, str(RECORD)) == SAME
-    assert baselines.compare(str(RECORD)) == REFUSED
+    assert baselines.compare(write(alone, "alone.json")) == REFUSED
     assert "one run of each lab" in capsys.readouterr().out
 
 

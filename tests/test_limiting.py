@@ -30,8 +30,10 @@ COUNTED = {
     STALL.format("selected"): 1.0, STALL.format("brand_new"): 1.0, STALL.format("long_scoreboard_not_issued"): 50.0,
     STALL.format("mio_throttle_pipe_mio"): 60.0,
     "smsp__average_warps_issue_stalled_long_scoreboard.ratio": 90.0,
-    "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed": 53.24, "sm__issue_active.avg.pct_of_peak_sustained_elapsed": 80,
-    "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed": 40, "sm__pipe_fma_cycles_active.max.pct_of_peak_sustained_elapsed": 99}
+    "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed": 53.24,
+    "sm__issue_active.avg.pct_of_peak_sustained_elapsed": 80,
+    "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed": 40,
+    "sm__pipe_fma_cycles_active.max.pct_of_peak_sustained_elapsed": 99}
 
 
 @pytest.fixture
