@@ -66,10 +66,10 @@ def what_limits(name: str, cases: Sequence[Case | Rival], title: str, counters: 
     A row a launch. What it limits: its time; how busy the memory system was by its busiest part, the GPU's own memory in it,
     and the SMs with instructions, in per cent of their peaks; the MB that went to and from the GPU's memory, and those that
     had to: all inputs and outputs of the case once (fewer went where the L2, which begins empty, holds outputs when the launch
-    ends); and the limit. That is "memory", "L1 or L2" or "instructions" where one of them was busy for 60% or more, else "latency":
-    nothing was. Why: warp slots filled, and those that could have been; registers a thread; 32-byte sectors a warp's load and
-    store; accesses to local memory, which spilled registers are; what a warp waited for most, and how much of its time that
-    took; the busiest of the pipes that execute instructions.
+    ends); and the limit. That is "memory", "L1 or L2" or "instructions" where one of them was busy for 60% or more, else
+    "latency": nothing was. Why: warp slots filled, and those that could have been; registers a thread; 32-byte sectors a warp's
+    load and store; accesses to local memory, which spilled registers are; what a warp waited for most, and how much of its time
+    that took; the busiest of the pipes that execute instructions.
 
     Where counters are refused, or Nsight Compute is missing, the call says so and what to do about it, and shows the same
     tables with what is known without: see `labkit.without_counters`. Without a GPU the recorded tables are shown and [] is
