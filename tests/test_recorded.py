@@ -307,3 +307,77 @@ def test_08_without_volatile_a_load_comes_before_the_store_that_it_needs():
     table = rows("08_sync_pitfalls", "warps")
     assert count(table["no barrier inside a warp"]["many blocks"]) > 0 == count(table["the same, volatile"]["many blocks"])
     assert rows("08_sync_pitfalls", "blocks")["a wait for all blocks"]["many blocks"] == "hangs"
+
+
+# -- 09 -----------------------------------------------------------------------------------------------------
+
+def medians(name):
+    return {variant: row["median_us"] for variant, row in rows("09_profiling_80_20", name).items()}
+
+
+def test_09_the_top_rungs_reach_nine_tenths_of_a_copy_and_lose_to_nobody():
+    for name, top, rivals in (("softmax", "v6", ("torch.softmax", "torch.compile", "Triton")),
+                              ("softmax_short", "v6", ("torch.softmax", "torch.compile", "Triton")),
+                              ("add_norm", "v5", ("F.layer_norm", "torch.compile", "Triton"))):
+        us = medians(name)
+        assert rows("09_profiling_80_20", name)[top]["of_limit"] >= 0.9
+        assert all(us[top] <= 1.02 * us[rival] for rival in rivals)
+    for name in ("softmax", "add_norm"):  # "Triton ties"
+        assert medians(name)["Triton"] <= 1.05 * min(medians(name)["v6" if name == "softmax" else "v5"], medians(name)["Triton"])
+
+
+def test_09_two_rungs_of_softmax_made_it_slower_and_the_last_gains_most_of_all_but_one():
+    us, profiled = medians("softmax"), rows("09_profiling_80_20", "softmax_limits")
+    assert us["v2"] > 1.03 * us["v1"] and us["v5"] > 1.03 * us["v4"]
+    assert profiled["softmax v2"]["µs"] > 1.03 * profiled["softmax v1"]["µs"]
+    gains = [us[f"v{k - 1}"] / us[f"v{k}"] for k in range(2, 7)]
+    assert sorted(gains)[-2] == gains[-1] and sorted(gains)[-1] == gains[1]
+    limits = [row["limit"] for row in profiled.values()]
+    assert limits == [*["instructions"] * 5, "memory", "instructions"]
+    moved = [row["DRAM, MB"] for row in profiled.values()]
+    assert max(moved) <= 1.03 * min(moved)  # "the same MB"
+    why = rows("09_profiling_80_20", "softmax_limits_why")
+    assert why["softmax v5"]["registers"] < why["softmax v4"]["registers"]
+    assert why["softmax v5"]["occupancy, %"] > why["softmax v4"]["occupancy, %"]
+
+
+def test_09_of_short_rows_the_third_version_is_worse_than_the_first():
+    us = medians("softmax_short")
+    assert us["v3"] > 2 * us["v1"] and us["v5"] < us["v4"] / 10
+
+
+def test_09_a_third_more_instructions_change_nothing_that_the_spread_does_not_hide():
+    old, new = (rows("09_profiling_80_20", "add_norm")[version] for version in ("v3", "v4"))
+    assert new["low_us"] <= old["high_us"] and old["low_us"] <= new["high_us"]
+    profiled = rows("09_profiling_80_20", "add_norm_limits")
+    before, after = (profiled[f"add_norm {version}"] for version in ("v3", "v4"))
+    issued = [row["instructions, %"] * row["µs"] for row in (before, after)]
+    assert 1.25 <= issued[1] / issued[0] <= 1.45 and abs(after["instructions, %"] - after["memory, %"]) <= 5
+    assert max(row["memory, %"] for row in profiled.values()) == profiled[
+        "add_norm native, vectorized_elementwise_kernel 1"]["memory, %"]
+    why = rows("09_profiling_80_20", "add_norm_limits_why")
+    assert why["add_norm v5"]["occupancy, %"] < why["add_norm v3"]["occupancy, %"]
+    assert medians("add_norm")["v5"] <= 1.01 * medians("add_norm")["v3"]
+    assert 1.15 <= medians("add_norm")["F.layer_norm"] / medians("add_norm")["v2"] <= 1.35  # "what the bytes predict"
+
+
+def test_09_compiled_the_gradient_of_softmax_is_faster_than_ours_and_that_of_layer_norm_slower():
+    us = medians("softmax_backward")
+    assert us["torch.compile"] < min(us["v4"], us["v6"], us["add"]) and abs(us["v6"] / us["add"] - 1) <= 0.03
+    us = medians("add_norm_backward")
+    assert us["v5"] < us["torch.compile"] < us["F.layer_norm"]
+
+
+def test_09_a_quarter_of_the_kernels_makes_four_fifths_and_the_multiplications_go():
+    summary = {row["what"]: row["value"] for row in rows("09_profiling_80_20", "hot_composed_summary").values()}
+    assert 20 <= summary["that is, of the distinct kernels, %"] <= 30 and summary["the GPU idles, % of a step"] <= 5
+    composed, fused = (rows("09_profiling_80_20", name) for name in ("hot_composed", "hot_fused"))
+    assert list(composed)[:2] == ["mul", "add"] and "mul" not in fused
+    assert fused["add"]["calls a step"] < composed["add"]["calls a step"] / 2
+    assert {"direct_copy", "bfloat16_copy", "v4::kernel"} <= set(fused)
+
+
+def test_09_the_derivative_kept_saves_more_instructions_than_the_article_says_and_no_memory():
+    again, kept = (rows("09_profiling_80_20", name)["v7"] for name in ("recomputed", "kept"))
+    assert kept["instructions an element"] <= 0.7 * again["instructions an element"]
+    assert abs(kept["memory busy, %"] - again["memory busy, %"]) <= 2
