@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import sys
 from typing import Callable, Sequence
 
@@ -64,6 +65,11 @@ class _Call:
             flat = flat.to(dtype_of(reference, name, getattr(torch, self.dtype))).to(device)
             inputs.append(flat[self.offset:].view(shape))
         return inputs
+
+    @property
+    def elements(self) -> int:
+        """How many elements an input of the case's own shape has."""
+        return math.prod(self.shape)
 
     @property
     def must_move(self) -> int:

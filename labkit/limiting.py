@@ -22,6 +22,8 @@ from labkit.without_counters import known
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats")
 BUSY = 60  # per cent of its peak from which a unit is said to limit: NVIDIA's own bound
+BALANCED = 10  # points by which two of them differ at the most where both limit
+NEAR = 90  # per cent of a copy's rate from which nothing is to be gained
 OF_DRAM = 0.8  # of the busiest part of the memory system, from which that part is the GPU's memory
 
 TIME = "gpu__time_duration.sum"
@@ -29,28 +31,28 @@ BYTES = "dram__bytes.sum"  # the parts, read and written, have other names on ne
 _SHARE = ".avg.pct_of_peak_sustained_elapsed"
 _MEMORY, _SM, _DRAM = (f"{unit}{_SHARE}" for unit in
                        ("gpu__compute_memory_throughput", "sm__throughput", "gpu__dram_throughput"))
+_ISSUED = "smsp__inst_executed.sum"  # by a warp, for its 32 threads at a time
+_HITS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum"
 _ACHIEVED, _POSSIBLE = "sm__warps_active.avg.pct_of_peak_sustained_active", "sm__maximum_warps_per_active_cycle_pct"
 _REGISTERS = "launch__registers_per_thread"
 _SECTORS, _REQUESTS = ("l1tex__t_{}_pipe_lsu_mem_global_op_{{}}.sum".format(what) for what in ("sectors", "requests"))
 _LOCAL = [f"l1tex__t_requests_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")]
 # Beside what the sections hold, as the occupancy that is possible and the registers, which are no counters.
-METRICS = (TIME, BYTES, _MEMORY, _SM, _DRAM, _ACHIEVED, *_LOCAL,
+METRICS = (TIME, BYTES, _MEMORY, _SM, _DRAM, _ISSUED, _HITS, _ACHIEVED, *_LOCAL,
            *(metric.format(op) for metric in (_SECTORS, _REQUESTS) for op in ("ld", "st")))
 # Some reports have the parts of a reason as well.
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w+(?:_not_issued|_pipe_mio)_per)(\w+?)_per_issue_active\.ratio")
 # The parts of an SM that execute instructions, beside those that issue them; a newer GPU may have others.
 _PIPE = re.compile(rf"sm__(?:inst_executed_)?pipe_(\w+?)(?:_cycles_active)?{re.escape(_SHARE)}")
-_PIPES = {"xu": "special functions and conversions (xu)", "alu": "integers, comparisons, bits (alu)",
-          "fma": "float32 (fma)", "fmaheavy": "float32 and integer products (fmaheavy)", "fp64": "float64 (fp64)",
-          "fp16": "16-bit floats (fp16)", "lsu": "loads and stores (lsu)", "adu": "addresses and barriers (adu)"}
+_PIPES = {"xu": "special functions (xu)", "alu": "integers, bits (alu)", "fma": "float32 (fma)",
+          "fmaheavy": "float32, products (fmaheavy)", "fp64": "float64 (fp64)", "fp16": "16-bit floats (fp16)",
+          "lsu": "loads, stores (lsu)", "adu": "addresses, barriers (adu)"}
 # What a warp that does not issue waits for, in plain words beside Nsight Compute's own; others keep its words.
-_WAITS = {"long_scoreboard": "data from global or local memory", "lg_throttle": "room for loads and stores of global memory",
-          "short_scoreboard": "data from shared memory, or a special function",
-          "mio_throttle": "room for requests of shared memory",
-          "barrier": "the other warps, at a barrier", "wait": "its own last instruction, a fixed time",
-          "math_pipe_throttle": "an arithmetic unit", "not_selected": "its turn: others are ready as well",
-          "drain": "its stores, before it ends", "no_instruction": "its next instruction", "membar": "a memory fence",
-          "branch_resolving": "a branch's target", "dispatch_stall": "dispatch", "imc_miss": "a constant",
+_WAITS = {"long_scoreboard": "data", "lg_throttle": "room for loads and stores",
+          "short_scoreboard": "shared memory or a special function", "mio_throttle": "room for requests of shared memory",
+          "barrier": "a barrier", "wait": "a fixed time", "math_pipe_throttle": "a pipe", "not_selected": "its turn",
+          "drain": "its stores", "no_instruction": "its next instruction", "membar": "a fence",
+          "branch_resolving": "a branch", "dispatch_stall": "dispatch", "imc_miss": "a constant",
           "tex_throttle": "room for texture requests", "gmma": "the tensor cores"}
 
 
@@ -63,13 +65,15 @@ def what_limits(name: str, cases: Sequence[Case | Rival], title: str, counters: 
     holds the machine code of a whole library of PyTorch's, tens of MB. title: the tables' head. counters: False to see what is
     left where they are refused.
 
-    A row a launch. What it limits: its time; how busy the memory system was by its busiest part, the GPU's own memory in it,
-    and the SMs with instructions, in per cent of their peaks; the MB that went to and from the GPU's memory, and those that
-    had to: all inputs and outputs of the case once (fewer went where the L2, which begins empty, holds outputs when the launch
-    ends); and the limit. That is "memory", "L1 or L2" or "instructions" where one of them was busy for 60% or more, else
-    "latency": nothing was. Why: warp slots filled, and those that could have been; registers a thread; 32-byte sectors a warp's
-    load and store; accesses to local memory, which spilled registers are; what a warp waited for most, and how much of its time
-    that took; the busiest of the pipes that execute instructions.
+    A row a launch. What it limits: its time; how busy the way to the GPU's memory was, caches included (Nsight Compute's
+    memory throughput), the memory alone, and the SMs with instructions, in per cent of their peaks; the MB that went to and
+    from the GPU's memory, and those that had to: all inputs and outputs of the case once (fewer went where the L2, which
+    begins empty, holds outputs when the launch ends); and the limit. That is "memory", "L1 or L2" or "instructions" where
+    one of them was busy for 60% or more, else "latency": nothing was; "memory and instructions" where they are within ten
+    points. Why: instructions that a thread executes for an element of an input of the case's shape; 32-byte sectors a
+    warp's load and store, and how many of those loaded L1 had; accesses to local memory, which spilled registers are; warp
+    slots filled, and those that could have been; registers a thread; what a warp waited for most, and in how much of its
+    time; the busiest of the pipes that execute instructions.
 
     Where counters are refused, or Nsight Compute is missing, the call says so and what to do about it, and shows the same
     tables with what is known without: see `labkit.without_counters`. Without a GPU the recorded tables are shown and [] is
@@ -162,9 +166,10 @@ def limit_of(memory: float | None, dram: float | None, instructions: float | Non
         return None
     if max(memory, instructions) < BUSY:
         return "latency"
-    if instructions > memory:
-        return "instructions"
-    return "memory" if dram is None or dram >= OF_DRAM * memory else "L1 or L2"
+    ways = "memory" if dram is None or dram >= OF_DRAM * memory else "L1 or L2"
+    if abs(memory - instructions) < BALANCED:
+        return f"{ways} and instructions"
+    return "instructions" if instructions > memory else ways
 
 
 def _limit(launch: Launch, first: bool) -> dict:
@@ -189,12 +194,13 @@ def _why(launch: Launch) -> dict:
     reason, longest = stalls.most_common(1)[0] if stalls else (None, 0.0)
     pipes = Counter({match[1]: value for metric, value in launch.values.items() if (match := _PIPE.fullmatch(metric))})
     pipe, busy = pipes.most_common(1)[0] if pipes else (None, None)
-    return {"occupancy, %": launch.get(_ACHIEVED), "at most, %": launch.get(_POSSIBLE),
+    return {"instructions an element": launch.case and launch.get(_ISSUED, digits=2, scale=32 / launch.case.elements),
+            "sectors a load": sectors[0], "L1 had, %": launch.get(_HITS, _SECTORS.format("ld"), scale=100),
+            "sectors a store": sectors[1], "local memory": None if None in local else int(sum(local)),
+            "occupancy, %": launch.get(_ACHIEVED), "at most, %": launch.get(_POSSIBLE),
             "registers": registers if registers is None else int(registers),
-            "sectors a load": sectors[0], "sectors a store": sectors[1],
-            "local memory": None if None in local else int(sum(local)), "warps wait for": reason and _words(reason),
-            "of their time, %": round(100 * longest / total, 1) if total else None,
-            "busiest pipe": pipe and _PIPES.get(pipe, pipe), "busy, %": busy and round(busy, 1)}
+            "warps wait for": reason and f"{_words(reason)}, {round(100 * longest / total)}%",
+            "busiest pipe": pipe and f"{_PIPES.get(pipe, pipe)}, {round(busy)}%"}
 
 
 def _words(reason: str) -> str:
@@ -223,7 +229,7 @@ def _without(name: str, cases: Sequence[Case | Rival], title: str, why: str) -> 
         found = known(case)
         near = round(100 * case.must_move / gbps / 1e3 / found.us, 1)
         limits.append({"launch": case.label, "µs": found.us, "must move, MB": _must_move(case), "a copy's time, %": near,
-                       "limit": "memory" if near >= BUSY else "not known"})
+                       "limit": "at a copy's rate" if near >= NEAR else "not known"})
         reasons.append({"launch": case.label, "occupancy at most, %": found.occupancy, "registers": found.registers,
                         "sectors a load": found.load, "sectors a store": found.store, "local memory": found.spills})
     results.note("measured", title, f"{len(limits)} cases without counters")

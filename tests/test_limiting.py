@@ -23,7 +23,8 @@ COUNTED = {
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": 91.23,
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 91.23, "sm__throughput.avg.pct_of_peak_sustained_elapsed": 30.04,
     "sm__warps_active.avg.pct_of_peak_sustained_active": 71.04, "sm__maximum_warps_per_active_cycle_pct": 75.0,
-    "launch__registers_per_thread": 40, "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum": 3,
+    "launch__registers_per_thread": 40, "smsp__inst_executed.sum": 24 * 4096 * 4096 // 32,
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum": 400, "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum": 3,
     "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum": 4, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 1600,
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 100, "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 800,
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 100, STALL.format("long_scoreboard"): 6.0, STALL.format("wait"): 2.0,
@@ -88,17 +89,18 @@ def test_what_limits_a_launch_and_why(gpu, monkeypatch):
     assert rows[0] == {"launch": "gelu v7", "µs": 20, "memory, %": 91.2, "DRAM, %": 91.2, "instructions, %": 30,
                        "DRAM, MB": 70, "must move, MB": 67.1, "limit": "memory"}
     why, unknown = gpu().tables["limits_why"]["rows"]
-    assert why == {"launch": "gelu v7", "occupancy, %": 71, "at most, %": 75, "registers": 40, "sectors a load": 16,
-                   "sectors a store": 8, "local memory": 7,
-                   "warps wait for": "data from global or local memory (long scoreboard)", "of their time, %": 60,
-                   "busiest pipe": "special functions and conversions (xu)", "busy, %": 53.2}
+    assert why == {"launch": "gelu v7", "instructions an element": 24, "sectors a load": 16, "L1 had, %": 25,
+                   "sectors a store": 8, "local memory": 7, "occupancy, %": 71, "at most, %": 75, "registers": 40,
+                   "warps wait for": "data (long scoreboard), 60%", "busiest pipe": "special functions (xu), 53%"}
     assert rows[1]["launch"] == "gelu native" and rows[1]["must move, MB"] == 67.1
     assert {rows[1][column] for column in ("µs", "memory, %", "limit")} == {None}
     assert set(unknown.values()) == {"gelu native", None}
 
 
 @pytest.mark.parametrize("memory, dram, instructions, expected", [
-    (90, 90, 30, "memory"), (60, 48, 59, "memory"), (90, 30, 89, "L1 or L2"), (70, 70, 71, "instructions"),
+    (90, 90, 30, "memory"), (60, 48, 50, "memory"), (90, 30, 80, "L1 or L2"), (70, 70, 80, "instructions"),
+    (60, 48, 59, "memory and instructions"), (90, 30, 99.9, "L1 or L2 and instructions"),
+    (70, 70, 79.9, "memory and instructions"),
     (59.9, 59.9, 20, "latency"), (20, 20, 59.9, "latency"), (None, 1, 2, None), (1, 1, None, None), (90, None, 3, "memory")])
 def test_the_limit_is_what_was_busy(memory, dram, instructions, expected):
     assert limit_of(memory, dram, instructions) == expected
@@ -106,7 +108,7 @@ def test_the_limit_is_what_was_busy(memory, dram, instructions, expected):
 
 def test_a_reason_without_words_of_its_own_keeps_nsight_computes():
     why = tables([Launch("k", None, {STALL.format("brand_new"): 3.0, STALL.format("selected"): 1.0})])[1][0]
-    assert (why["warps wait for"], why["of their time, %"]) == ("brand new", 75)
+    assert why["warps wait for"] == "brand new, 75%"
     assert tables([Launch("k", None, {STALL.format("selected"): 1.0})])[1][0]["warps wait for"] is None
 
 
@@ -191,14 +193,14 @@ def refuse(monkeypatch, how):
     ("one missing", "holds 1 launches, and none of gelu native"), ("unread", "no module")])
 def test_without_counters_it_is_said_and_what_is_known_is_shown(gpu, monkeypatch, capsys, how, says):
     refuse(monkeypatch, how)
-    known = {GELU: Known(20.0, 40, 75.0, 16.0, 8.0, "0 B a thread spilled"), OTHER: Known(50.0, None, None, None, None, None)}
+    known = {GELU: Known(18.0, 40, 75.0, 16.0, 8.0, "0 B a thread spilled"), OTHER: Known(50.0, None, None, None, None, None)}
     monkeypatch.setattr(limiting, "known", known.get)
     rows = labkit.what_limits("limits", CASES, "GeLU")
     said = capsys.readouterr().out
     why, follows = [line for line in said.splitlines() if not line.startswith("The report, ")][:2]
     assert says in why and follows == "What follows is known without counters."
     assert [(row["launch"], row["µs"], row["a copy's time, %"], row["limit"]) for row in rows] == [
-        ("gelu v7", 20, 83.9, "memory"), ("gelu native", 50, 33.6, "not known")]
+        ("gelu v7", 18, 93.2, "at a copy's rate"), ("gelu native", 50, 33.6, "not known")]
     why = gpu().tables["limits_why"]["rows"]
     assert why[0]["registers"] == 40 and why[0]["occupancy at most, %"] == 75
     assert all("without counters" in gpu().tables[name]["title"] for name in ("limits", "limits_why"))
