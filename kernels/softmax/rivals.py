@@ -35,6 +35,11 @@ def compiled(function):
     return torch.compile(function, fullgraph=True, dynamic=False)
 
 
+def compiled_backward(grad, y):
+    """What torch.compile makes of PyTorch's own backward."""
+    return compiled(native_backward)(grad, y)
+
+
 @functools.cache
 def triton():
     """The module rivals_triton.py, with forward(x) and backward(grad, y); None without Triton or a GPU."""
