@@ -333,8 +333,8 @@ def test_09_two_rungs_of_softmax_made_it_slower_and_the_last_gains_most_of_all_b
     gains = [us[f"v{k - 1}"] / us[f"v{k}"] for k in range(2, 7)]
     assert sorted(gains)[-2] == gains[-1] and sorted(gains)[-1] == gains[1]
     limits = [row["limit"] for row in profiled.values()]
-    assert limits == [*["instructions"] * 5, "memory", "instructions"]
-    moved = [row["DRAM, MB"] for row in profiled.values()]
+    assert limits == ["memory", *["instructions"] * 5, "memory", "instructions"]
+    moved = [row["DRAM, MB"] for name, row in profiled.items() if name != "copy v5"]
     assert max(moved) <= 1.03 * min(moved)  # "the same MB"
     why = rows("09_profiling_80_20", "softmax_limits_why")
     assert why["softmax v5"]["registers"] < why["softmax v4"]["registers"]
@@ -351,11 +351,9 @@ def test_09_a_third_more_instructions_change_nothing_that_the_spread_does_not_hi
     assert new["low_us"] <= old["high_us"] and old["low_us"] <= new["high_us"]
     profiled = rows("09_profiling_80_20", "add_norm_limits")
     before, after = (profiled[f"add_norm {version}"] for version in ("v3", "v4"))
-    issued = [row["instructions, %"] * row["µs"] for row in (before, after)]
-    assert 1.25 <= issued[1] / issued[0] <= 1.45 and abs(after["instructions, %"] - after["memory, %"]) <= 5
-    assert max(row["memory, %"] for row in profiled.values()) == profiled[
-        "add_norm native, vectorized_elementwise_kernel 1"]["memory, %"]
     why = rows("09_profiling_80_20", "add_norm_limits_why")
+    issued = [why[f"add_norm {version}"]["instructions an element"] for version in ("v3", "v4")]
+    assert 1.25 <= issued[1] / issued[0] <= 1.45 and abs(after["instructions, %"] - after["memory, %"]) <= 5
     assert why["add_norm v5"]["occupancy, %"] < why["add_norm v3"]["occupancy, %"]
     assert medians("add_norm")["v5"] <= 1.01 * medians("add_norm")["v3"]
     assert 1.15 <= medians("add_norm")["F.layer_norm"] / medians("add_norm")["v2"] <= 1.35  # "what the bytes predict"
@@ -378,6 +376,8 @@ def test_09_a_quarter_of_the_kernels_makes_four_fifths_and_the_multiplications_g
 
 
 def test_09_the_derivative_kept_saves_more_instructions_than_the_article_says_and_no_memory():
-    again, kept = (rows("09_profiling_80_20", name)["v7"] for name in ("recomputed", "kept"))
-    assert kept["instructions an element"] <= 0.7 * again["instructions an element"]
-    assert abs(kept["memory busy, %"] - again["memory busy, %"]) <= 2
+    names = "gelu v7 backward", "gelu v7 backward_saved"
+    again, kept = (rows("09_profiling_80_20", "kept_why")[name]["instructions an element"] for name in names)
+    assert kept <= 0.7 * again
+    again, kept = (rows("09_profiling_80_20", "kept")[name]["memory, %"] for name in names)
+    assert abs(kept - again) <= 2
