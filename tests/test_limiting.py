@@ -117,6 +117,8 @@ def test_kernels_of_one_case_are_told_apart_and_unnamed_launches_go_by_their_ker
                 Launch("other", None, {})]
     assert [row["launch"] for row in tables(launches)[0]] == ["gelu native, mul 1", "gelu native, add 2", "gelu v7",
                                                               "other, 1", "other, 2"]
+    # What a case must move its launches move together, so that it is said once.
+    assert [row["must move, MB"] for row in tables(launches)[0]] == [67.1, None, 67.1, None, None]
 
 
 def test_a_report_is_kept_and_shown_again_without_a_gpu(gpu, monkeypatch, capsys):
