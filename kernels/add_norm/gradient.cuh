@@ -12,7 +12,7 @@
 
 namespace gradient {
 constexpr int EACH = 8;  // elements of a thread where a block has the row in registers
-template <class T> constexpr int MOST_THREADS = sizeof(T) == 8 ? 512 : 1024;
+template <class T> constexpr int MOST_THREADS = 2048 / sizeof(T);  // of such a block: more, and their registers would not do
 constexpr int STREAMING = 512;  // threads of a block where the row is too long for that, or is not in vectors
 constexpr int ROWS_OF_PARTS = 16;  // that the threads of a column in the second kernel take at once
 

@@ -17,11 +17,11 @@ MODES = {
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Up to 128 columns are for 8 lanes, 256 for 16, 512 and 1024 for a warp; a block of 256 threads has up to 2048, 4096 or 8192,
-# and a fitted block a multiple of 512. A block of lanes has 16, 8 or 4 rows, a vector 2, 4 or 8 elements. Rows around each, too
-# long ones, empty ones, and arrays off the 16-byte grid.
+# and a fitted block a multiple of 512 (float64: half of each but the warp's 1024). A block of lanes has 16, 8 or 4 rows, a
+# vector 2, 4 or 8 elements. Rows around each, too long ones, empty ones, and arrays off the 16-byte grid.
 CASES = [
     {"shape": (16, 256)},  # the usual one: several blocks also where a warp has a row
-    *({"shape": (3, n)} for n in (0, 1, 2, 7, 8, 31, 32, 33, 127, 128, 129, 255, 256, 257, 264, 512, 513, 520)),
+    *({"shape": (3, n)} for n in (0, 1, 2, 7, 8, 31, 32, 33, 64, 65, 127, 128, 129, 255, 256, 257, 264, 512, 513, 520)),
     *({"shape": (2, n)} for n in (1023, 1024, 1025, 1032, 1536, 1544, 2048, 2049, 2056, 4096, 4104)),
     *({"shape": (1, n)} for n in (8191, 8192, 8193, 8200, 20001)),
     *({"shape": (n, 40)} for n in (15, 16, 17, 33)),

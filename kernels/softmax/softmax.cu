@@ -288,12 +288,13 @@ void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
 
 // ---------------------------------------------------------------------------------------------------
 namespace v5 {
-constexpr int EACH = 16;       // elements of a thread
+// Elements of a thread: of float64 fewer, whose rows would not stay in the registers.
+template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
 constexpr int FEW_LANES = 8;   // that have a row together, at the least
 constexpr int EACH_LONG = 32;  // elements of a thread where a whole warp has a row that is too long for EACH
 
 template <class Mode, class Group, int WIDTH, int N, class T>
-__global__ void __launch_bounds__(Group::MOST_THREADS) kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
+__global__ void __launch_bounds__(Group::MOST_THREADS, 1) kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
     const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (row < rows) row_in_registers<Mode, Group, WIDTH, N>(a, row, cols);
 }
@@ -307,21 +308,21 @@ void launch_lanes(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stre
 
 template <class Mode, int WIDTH, int W = FEW_LANES, int IN, class T>
 void launch_fitted(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    if (cols <= EACH * W) {
-        launch_lanes<Mode, WIDTH, W, EACH>(a, rows, cols, stream);
+    if (cols <= EACH<T> * W) {
+        launch_lanes<Mode, WIDTH, W, EACH<T>>(a, rows, cols, stream);
     } else if constexpr (W < LANES) {
         launch_fitted<Mode, WIDTH, 2 * W>(a, rows, cols, stream);
     } else if (cols <= EACH_LONG * LANES) {
         launch_lanes<Mode, WIDTH, LANES, EACH_LONG>(a, rows, cols, stream);
     } else {
-        const unsigned blocks = rows, threads = divide_up(cols, EACH * LANES) * LANES;
-        kernel<Mode, Block, WIDTH, EACH><<<blocks, threads, 0, stream>>>(a, rows, cols);
+        const unsigned blocks = rows, threads = divide_up(cols, EACH<T> * LANES) * LANES;
+        kernel<Mode, Block, WIDTH, EACH<T>><<<blocks, threads, 0, stream>>>(a, rows, cols);
     }
 }
 
 template <template <class> class Mode, class Math = Exact, int IN, class T>
 void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
-    if (cols > EACH * Block::MOST_THREADS) {
+    if (cols > EACH<T> * Block::MOST_THREADS) {
         v2::launch<Mode>(a, rows, cols, stream);
     } else if (in_vectors(a, cols)) {
         launch_fitted<Mode<Math>, Vec<T>::SIZE>(a, rows, cols, stream);
