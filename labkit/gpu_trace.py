@@ -150,8 +150,9 @@ def traced(call: Callable[[], object]) -> dict:
     wait = torch.cuda.synchronize if on_gpu else lambda: None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
+        # There is one cycle: to keep the events of all changes nothing, but the warning that those of earlier ones go.
         with profile(activities=[ProfilerActivity.CPU, *on_gpu], schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
-                     on_trace_ready=lambda ready: ready.export_chrome_trace(str(path))) as profiler:
+                     acc_events=True, on_trace_ready=lambda ready: ready.export_chrome_trace(str(path))) as profiler:
             for _ in range(2):
                 call()
                 wait()

@@ -42,6 +42,11 @@ def test_no_path_of_one_persons_machine():
     assert places(r"(?<![\w.])/(home|Users|root|work|mnt)/[\w.]+", tracked()) == []
 
 
+def test_a_notebooks_outputs_hold_no_warning_and_no_path_of_an_installation():
+    notebooks = {name: text for name, text in tracked().items() if name.endswith(".ipynb")}
+    assert notebooks and places(r"/(site|dist)-packages/[\w./-]*|\w+Warning: |\"name\": \"stderr\"", notebooks) == []
+
+
 def test_no_package_index_is_named():
     assert places(r"\b(pypi|pythonhosted|npmjs|anaconda|download\.pytorch|debian)\.(org|com)\b", tracked()) == []
 
