@@ -28,7 +28,7 @@ from labkit.environment import in_a_new_process
 from labkit.launching import Launch, prepare
 from labkit.mutants import Fault, mutant
 from labkit.operator import Operator, kernels_of
-from labkit.ordering import outputs_in_order
+from labkit.ordering import outputs_in
 from labkit.references import exact_outputs, models
 from labkit.report import keep, take_recorded
 
@@ -115,8 +115,8 @@ def wrong_orders(operator: Operator | str, version: int, size: tuple[int, ...]) 
     right = exact_outputs(launch.operator.reference, launch.mode, launch.inputs)
     orders = ("forward", "reverse", *map(str, range(1, 7)))
     try:
-        wrong = [any((got != want).any() for got, want in zip(outputs_in_order(launch, order), right, strict=True))
-                 for order in orders]
+        wrong = [any((got != want).any() for got, want in zip(outputs, right, strict=True))
+                 for outputs in outputs_in(orders, launch)]
     except RuntimeError:
         return "fails"
     return f"{sum(wrong)} of {len(orders)}"

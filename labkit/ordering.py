@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Sequence
 
 import torch
 
 from labkit import results
+from labkit.apart import launched_apart
 from labkit.environment import environment
 from labkit.launching import Launch, guarded, prepare
 from labkit.operator import Operator
@@ -44,7 +46,8 @@ def schedules(operator: Operator | str, version: int | None = None, mode: str | 
     CUDA promises no order, so a difference means that the result depends on luck: on a data race, or on the order of
     atomic additions of floating-point numbers. No difference proves nothing; `labkit.trace` looks for races whatever the
     order. A thread gives way only where it waits, so no order is tried in which two threads take turns between barriers.
-    Outputs are compared bit by bit, and a launch that fails in one order raises RuntimeError, which names the order.
+    Outputs are compared bit by bit. Each launch has a process of its own; one that fails, crashes or never ends raises
+    RuntimeError, which names the order.
 
     Returns the differences, one an order and output, in the order tried; [] for none. Prints them.
     """
@@ -61,11 +64,12 @@ def schedules(operator: Operator | str, version: int | None = None, mode: str | 
 
 def differences(launch: Launch, seeds: int) -> list[Difference]:
     """What comes out differently from forward order, in reverse and in `seeds` shuffles; see `schedules`."""
-    expected = outputs_in_order(launch, "forward")
+    orders = ["forward", "reverse", *map(str, range(1, seeds + 1))]
+    expected, *others = outputs_in(orders, launch)
     found = []
-    for order in ("reverse", *map(str, range(1, seeds + 1))):
+    for order, outputs in zip(orders[1:], others, strict=True):
         label = order if order == "reverse" else f"shuffle {order}"
-        for name, want, got in zip(launch.output_names, expected, outputs_in_order(launch, order), strict=True):
+        for name, want, got in zip(launch.output_names, expected, outputs, strict=True):
             differs = (_bytes(want) != _bytes(got)).any(1).view(want.shape)
             if differs.any():
                 index = tuple(differs.nonzero()[0].tolist())
@@ -73,17 +77,24 @@ def differences(launch: Launch, seeds: int) -> list[Difference]:
     return found
 
 
-def outputs_in_order(launch: Launch, order: str) -> list[torch.Tensor]:
-    """The outputs of a launch on the CPU with its blocks and threads in this order: "forward", "reverse" or a seed as text.
+def outputs_in(orders: Sequence[str], launch: Launch) -> list[list[torch.Tensor]]:
+    """The outputs of a launch on the CPU, under each order of its blocks and threads: "forward", "reverse" or a seed as text.
 
-    RuntimeError, which names the order, where the launch fails.
+    They run in a process of their own. RuntimeError, which names the order, where a launch fails, crashes or never ends.
     """
+    done: list[list[torch.Tensor]] = []
+    try:
+        for outputs in launched_apart([functools.partial(_launched, launch, order) for order in orders]):
+            done.append(outputs)
+    except RuntimeError as error:
+        raise RuntimeError(f"schedules, order {orders[len(done)]}: {error}") from None
+    return done
+
+
+def _launched(launch: Launch, order: str) -> list[torch.Tensor]:
     inputs, outputs = [[guarded(t) for t in tensors] for tensors in (launch.inputs, launch.new_outputs())]
     with environment(**{VARIABLE: order}):
-        try:
-            launch(inputs, outputs)
-        except RuntimeError as error:
-            raise RuntimeError(f"schedules, order {order}: {error}") from None
+        launch(inputs, outputs)
     return outputs
 
 

@@ -1,0 +1,73 @@
+"""Launches in a process of their own: what they write comes back, and a crash or a hang costs only that process."""
+
+import ctypes
+import os
+import time
+
+import pytest
+import torch
+
+import labkit
+from labkit import apart
+from labkit.apart import launched_apart
+from labkit.faulty_launches import wrong_orders
+from labkit.mutants import mutant
+
+TICKET = "is_last = atomicAdd(tickets, 1u) == gridDim.x - 1;"
+SPIN = "atomicAdd(tickets, 1u); while (atomicAdd(tickets, 0u) < gridDim.x) continue; is_last = blockIdx.x == 0;"
+READ = "part[t] = x[row * cols + t];"
+FAR = "part[t] = x[row * cols + t + (int64_t(1) << 40)];"
+
+
+def raises():
+    raise RuntimeError("x has 3 dimensions")
+
+
+@pytest.mark.parametrize("made", [
+    torch.arange(15.0).view(3, 5), torch.arange(24.0).view(4, 6).bfloat16().t(), torch.zeros(0, 3), torch.tensor(7),
+    torch.arange(8.0, dtype=torch.float64)[::2]])
+def test_what_is_returned_comes_back_and_nothing_else_changes(made):
+    beside = torch.zeros(3)
+
+    def launch():
+        beside.fill_(1)
+        return [made, made + 1]
+
+    (first, second), (again, _) = launched_apart([launch, launch])
+    assert torch.equal(first, made) and torch.equal(second, made + 1) and torch.equal(again, made) and not beside.any()
+
+
+def test_an_error_takes_the_place_of_the_launch_that_raised_it():
+    found = launched_apart([lambda: [torch.ones(2)], raises, lambda: [torch.ones(2)]])
+    assert torch.equal(next(found)[0], torch.ones(2))
+    with pytest.raises(RuntimeError, match="^x has 3 dimensions$"):
+        next(found)
+
+
+@pytest.mark.parametrize("crash, name", [(lambda: ctypes.string_at(1), "SIGSEGV"), (os.abort, "SIGABRT")])
+def test_a_crash_is_told(crash, name, capfd):
+    with pytest.raises(RuntimeError, match=f"ended its process by {name}: .* This process goes on"):
+        list(launched_apart([crash]))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_launch_without_end_is_ended(monkeypatch):
+    monkeypatch.setattr(apart, "LIMIT", 0.5)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="did not end within 0.5 seconds"):
+        list(launched_apart([lambda: time.sleep(60)]))
+    assert time.monotonic() - began < 10
+
+
+def test_schedules_survives_a_kernel_that_reads_far_outside(session):
+    broken = mutant("fold", 1, READ, FAR)
+    with pytest.raises(RuntimeError, match="order forward: the launch ended its process by SIGSEGV"):
+        labkit.schedules(broken, 1, size=(2, 256))
+    assert wrong_orders(broken, 1, (2, 256)) == "fails"
+
+
+def test_schedules_survives_a_kernel_that_never_ends(session, monkeypatch):
+    monkeypatch.setattr(apart, "LIMIT", 2.0)
+    broken = mutant("total", 2, TICKET, SPIN)
+    with pytest.raises(RuntimeError, match="did not end within 2 seconds"):
+        labkit.schedules(broken, 2, size=(8, 1024))
