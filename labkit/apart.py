@@ -21,7 +21,8 @@ def launched_apart(launches: Launches) -> Iterator[list[torch.Tensor]]:
     """Calls each in turn in a copy of this process, and yields the tensors that it returns, dense.
 
     The copy is forked, so that it costs little; it should run kernels and little else, since locks and threads of this process
-    are not its own. RuntimeError in place of the first that raises that, ends its process, or does not end within LIMIT seconds.
+    are not its own. RuntimeError in place of the first that raises that, ends its process, or does not end within LIMIT
+    seconds.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -61,6 +62,10 @@ def _tell(pipe, launches: Launches) -> None:
     torch.set_num_threads(1)  # the parent's other threads are not here
     try:
         for launch in launches:
-            pipe.send(("", [(t.contiguous().flatten().view(torch.uint8).numpy().tobytes(), t.dtype, t.shape) for t in launch()]))
+            pipe.send(("", [(_bytes(t), t.dtype, t.shape) for t in launch()]))
     except RuntimeError as error:
         pipe.send((str(error), []))
+
+
+def _bytes(t: torch.Tensor) -> bytes:
+    return t.contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -8,7 +8,7 @@ The reference module of an operator (kernels/<name>/reference.py) says what ther
     SPREAD, LARGEST    inputs are normal with this spread, clamped to +-LARGEST
     tolerance(dtype, version, mode) -> (ulps, absolute): how far off a kernel may be; of float64 twice that is allowed, since
                        there the reference is rounded too
-    DIFFERENTIABLE     [({"save": "input"}, 2), ...]: options of the function, and how many times autograd goes
+    DIFFERENTIABLE     [({"save": "input"}, 2), ...]: options of the function, and how many times autograd goes; [] for none
 
 and more where inputs differ in shape or type: see labkit/references.py.
 """
@@ -48,11 +48,15 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     not the default one; and with float64 the gradients, against finite differences (torch.autograd.gradcheck and
     gradgradcheck). Last, once, what the operator tells PyTorch of itself (torch.library.opcheck).
 
-    Returns {version: {mode: Worst}}. Raises CheckFailed, whose `check` is the name.
+    Returns {version: {mode: Worst}}. Raises CheckFailed, whose `check` is the name; TypeError and ValueError for arguments that
+    cannot be, and ValueError for a reference module that lacks something.
     """
-    versions = list(operator.versions if versions is None else versions)
-    modes = list(operator.reference.MODES if modes is None else modes)
-    dtypes = list(operator.reference.DTYPES if dtypes is None else dtypes)
+    if not hasattr(operator, "reference"):
+        raise TypeError(f"check: operator is {operator!r}; it has to be what labkit.load returns")
+    references.validate(operator.name, operator.reference)
+    versions = _chosen(operator, "versions", versions, operator.versions)
+    modes = _chosen(operator, "modes", modes, operator.reference.MODES)
+    dtypes = _chosen(operator, "dtypes", dtypes, operator.reference.DTYPES)
     verdict = Verdict(ends_at_the_first=True)
     found = judge(operator, versions, modes, dtypes, seed, verdict)
     properties.check_registration(operator, versions[-1], modes, dtypes, verdict)
@@ -63,6 +67,19 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
         print(f"{operator.name} v{version}: {outcome}")
         results.note("check", f"{operator.name} v{version}, {operator.versions[version]}", outcome)
     return found
+
+
+def _chosen(operator: Operator, argument: str, chosen: Iterable | None, there: Iterable) -> list:
+    """Those that are chosen, all where none are named."""
+    has = f"{operator.name} has {', '.join(map(str, there))}"
+    if chosen is None:
+        return list(there)
+    if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+        raise TypeError(f"check: {argument} is {chosen!r}; it has to be a list; {has}")
+    chosen = list(chosen)
+    if not chosen or any(one not in there for one in chosen):
+        raise ValueError(f"check: {argument} is {chosen!r}; {has}")
+    return chosen
 
 
 def judge(operator: Operator, versions: list[int], modes: list[str], dtypes: list[torch.dtype], seed: int,

@@ -81,7 +81,7 @@ def what_limits(name: str, cases: Sequence[Case | Rival], title: str, counters: 
     """
     validate("what_limits", cases, (Case, Rival))
     if machine.backend() != "cuda":
-        return show_recorded([name, f"{name}_why"], title)
+        return show_recorded([name, f"{name}_why"], title, asked=[case.label for case in cases])
     if not counters:
         return _without(name, cases, title, "Nsight Compute is not asked")
     try:
@@ -114,12 +114,12 @@ def saved_report(name: str | Path, title: str | None = None) -> list[dict]:
     """Shows a report of Nsight Compute as `what_limits` does, with no GPU and no Nsight Compute; returns the rows of limits.
 
     name: what `what_limits` was given in the lab that was started, or the path of a file that ends in .ncu-rep or
-    .ncu-rep.xz, whoever made it. title: the tables' head; by default the file's name.
+    .ncu-rep.xz, whoever made it. title: the tables' head; by default the recorded table's, or the file's name.
 
     Where no report is kept under that name, or no module is here that reads it, this is said and [] returned. Raises
     FileNotFoundError for a path to nothing, and ValueError for a name where no lab was started.
     """
-    path = name if isinstance(name, Path) else Path(name)
+    path, known = name if isinstance(name, Path) else Path(name), None
     if not path.name.endswith((".ncu-rep", PACKED)):
         if results.session().lab is None:
             raise ValueError(f"saved_report: {str(name)!r} is no file of the kind .ncu-rep, and no lab was started whose "
@@ -127,17 +127,20 @@ def saved_report(name: str | Path, title: str | None = None) -> list[dict]:
         found = sorted(reports().glob(f"*/{results.session().lab}_{name}{PACKED}"),
                        key=lambda kept: (kept.parent.name != results.BOOK_GPU, kept))
         if not found:
-            print(f"No report {str(name)!r} of {results.session().lab} is kept.")
+            lab = f"{results.session().lab}_"
+            there = sorted({kept.name.removeprefix(lab).removesuffix(PACKED) for kept in reports().glob(f"*/{lab}*{PACKED}")})
+            print(f"No report {str(name)!r} of {results.session().lab} is kept; it has {', '.join(there) or 'none'}.")
             return []
         path = found[0]
+        known = results.recorded(results.session().lab, str(name), path.parent.name)
     try:
         launches = read(path)
     except NotRead as error:
         print(f"Not shown: {error}")
         return []
     limits, why = tables(launches)
-    title = title or path.name
-    caption = f"From {path.name}, by Nsight Compute; not measured on this machine"
+    title = title or (known.table["title"] if known else path.name)
+    caption = f"{known.caption() if known else f'From {path.name}'}; Nsight Compute's report, not measured on this machine"
     show_table(results.table_of(title, limits), caption)
     show_table(results.table_of(f"{title}: why", why), caption)
     return limits

@@ -30,13 +30,15 @@ def check(operator: Operator, version: int, modes: list[str], dtypes: list[torch
             for each in dtypes:
                 _special(operator, version, mode, each, seed, verdict)
             _again(operator, version, mode, dtype, verdict)
+            repeatable = getattr(operator.reference, "REPEATABLE", True)
             if operator.device.type == "cuda":
-                _repeats(_launch(operator, version, mode, dtype, ELEMENTS), verdict)
+                if repeatable:
+                    _repeats(_launch(operator, version, mode, dtype, ELEMENTS), verdict)
                 _late_input(_launch(operator, version, mode, dtype, ELEMENTS), verdict)
             else:
                 launch = _launch(operator, version, mode, dtype)
                 _names_its_stream(launch, verdict)
-                for difference in called(differences, launch, SEEDS)[:1]:
+                for difference in called(differences, launch, SEEDS)[:1] if repeatable else []:
                     verdict.fault("order", f"{where}: {difference}")
     where = f"{operator.name} v{version}"
     with verdict.of_a_call(where):

@@ -6,6 +6,8 @@ MODES, CASES and DTYPES are described in labkit/checking.py. An operator on tens
     WIDE       ("mean",): inputs and outputs of the type that 16-bit elements are computed in, which is float32
     MODES      a function with a parameter `dtype` also gets the element type, for what is rounded on the way
     tolerance  one with a parameter `shape` also gets the case's; it may return {output: (ulps, absolute)}
+    REPEATABLE False: a result may depend on the order of threads, as with atomic additions of floating-point numbers, so that
+               `check` does not ask for the same bits again
 """
 
 from __future__ import annotations
@@ -14,6 +16,23 @@ import inspect
 from typing import Any, Sequence
 
 import torch
+
+
+NEEDED = "MODES", "DTYPES", "CASES", "SPREAD", "LARGEST", "tolerance", "DIFFERENTIABLE"
+
+
+def validate(name: str, reference: Any) -> None:
+    """Raises ValueError, which says what to do, for a reference module that lacks something or has it in another form."""
+    where = f"{name}/reference.py"
+    for needed in NEEDED:
+        if not hasattr(reference, needed):
+            raise ValueError(f"{where}: there is no {needed}; labkit/checking.py says what it has to be")
+    for needed in ("MODES", "DTYPES", "CASES"):
+        if not getattr(reference, needed):
+            raise ValueError(f"{where}: {needed} is empty, so that nothing would be checked")
+    for number, case in enumerate(reference.CASES):
+        if not isinstance(case, dict) or not isinstance(case.get("shape"), tuple):
+            raise ValueError(f'{where}: CASES[{number}] is {case!r}; it has to be a dict with a shape, {{"shape": (4097,)}}')
 
 
 def shape_of(reference: Any, name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -38,7 +57,13 @@ def exact_outputs(reference: Any, mode: str, inputs: Sequence[torch.Tensor]) -> 
     """What the outputs must be, in float64."""
     function = reference.MODES[mode][2]
     dtype = {"dtype": main_input(reference, mode, inputs).dtype} if _asks_for(function, "dtype") else {}
-    return function(*(t.double() for t in inputs), **dtype)
+    outputs = function(*(t.double() for t in inputs), **dtype)
+    names = reference.MODES[mode][1]
+    if not isinstance(outputs, (tuple, list)) or len(outputs) != len(names):
+        what = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
+        raise ValueError(f"reference.py: the function of MODES[{mode!r}] returned {what}; it has to return a tuple of "
+                         f"{len(names)}: {', '.join(names)}")
+    return outputs
 
 
 def models(reference: Any, mode: str, inputs: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:

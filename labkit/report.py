@@ -69,10 +69,11 @@ def keep(records: dict[str, dict], caption: str | None = None) -> None:
         show(record, caption)
 
 
-def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU) -> list:
+def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU, asked: Iterable[str] = ()) -> list:
     """Shows what the session's lab has recorded under `names`, since nothing is measured now, and `why`; returns [].
 
-    ValueError where no lab was started.
+    asked: the labels with which rows of the first were asked for; those that it does not have are named. ValueError where no
+    lab was started.
     """
     if results.session().lab is None:
         raise ValueError(f"{title}: {why}, and no lab was started whose record could be shown; call "
@@ -83,7 +84,16 @@ def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU) -> list:
             print(f"{title}: {why}, and nothing is recorded.")
             return []
         show(found.table, f"{found.caption()}; not measured on this machine: {why}")
+        absent, asked = not_in(found.table, asked), ()
+        if absent:
+            print(f"Not in that record: {', '.join(absent)}.")
     return []
+
+
+def not_in(table: dict, asked: Iterable[str]) -> list[str]:
+    """Those of the labels asked for with which no row of a recorded table begins."""
+    rows = [str(next(iter(row.values()))) for row in table.get("rows", [])]
+    return [label for label in asked if not any(row.startswith(label) for row in rows)]
 
 
 def take_recorded(tables: dict[str, dict], columns: Iterable[str]) -> str:

@@ -16,7 +16,9 @@ Reading = Callable[[int, torch.Tensor, torch.Tensor, "torch.cuda.Stream"], torch
 
 
 def busy() -> None:
-    """Keeps torch's current stream of the GPU busy for about five milliseconds."""
+    """Keeps torch's current stream of the GPU busy for about five milliseconds. RuntimeError without a GPU."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("busy: there is no GPU here, and so no stream to keep busy")
     torch.cuda._sleep(BUSY)
 
 

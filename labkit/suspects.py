@@ -37,11 +37,15 @@ class Seen:
     def row(self) -> dict:
         on_gpu = [*(str(self.verdicts[tool]) if tool in self.verdicts else None for tool in sanitizer.TOOLS),
                   *map(str, self.outcomes)] if self.outcomes else [None] * len(ON_GPU)
-        kinds = list(dict.fromkeys(found.kind for found in self.findings))
-        kinds = [kind for kind in kinds if kind not in CONSEQUENCES] or kinds
-        line = f"at {self.findings[0].line.rpartition(':')[2]}: " if kinds else ""
+        kinds = list(dict.fromkeys(found.kind for found in self.leading))
+        line = f"at {self.leading[0].line.rpartition(':')[2]}: " if kinds else ""
         return {"trace": line + (", ".join(kinds) or "nothing"), "wrong orders": self.orders,
                 **dict(zip(ON_GPU, on_gpu, strict=True))}
+
+    @property
+    def leading(self) -> list[Finding]:
+        """The findings without those that are consequences of others."""
+        return [found for found in self.findings if found.kind not in CONSEQUENCES] or self.findings
 
     @property
     def shared_race(self) -> bool:
@@ -63,10 +67,11 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     own (see `wrong_results`). Where compute-sanitizer is not installed its columns are empty. Without a GPU the columns of one
     are those that are recorded for a fault of that name. Returns the rows.
     """
+    if not faults:
+        raise ValueError("investigate: faults is empty; it has to name at least one Fault")
     unfit = [what for what, fault in faults.items() if not fault.many]
-    if not faults or unfit:
-        raise ValueError(f"investigate: {'faults is empty' if not faults else f'{unfit[0]!r} has no shape `many`'}; each fault "
-                         "needs one, which fills a GPU")
+    if unfit:
+        raise ValueError(f"investigate: {unfit[0]!r} has no shape `many`; each fault needs one, which fills a GPU")
     twins = {f"{fault.operator} v{fault.version}, {' × '.join(map(str, fault.size))}": fault for fault in faults.values()}
     if machine.backend() == "cuda" and sanitizer.installed() is None:
         print("compute-sanitizer is not installed (it comes with the CUDA toolkit): racecheck and synccheck are left out.")
@@ -128,7 +133,7 @@ def _table(kind: str, seen: dict[tuple, Seen], title: str) -> dict:
 
 
 def _words(seen: dict[tuple, Seen]) -> list[dict]:
-    return [{"kernel": what, "trace": str(one.findings[0]) if one.findings else "nothing",
+    return [{"kernel": what, "trace": str(one.leading[0]) if one.leading else "nothing",
              **{tool: (one.verdicts[tool].first or str(one.verdicts[tool])) if tool in one.verdicts else None
                 for tool in sanitizer.TOOLS}}
             for (_, what), one in seen.items()]

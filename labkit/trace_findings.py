@@ -41,8 +41,8 @@ def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Se
         elif fault["kind"] == "barrier not reached by all":
             line = f"{fault['file'].rpartition('/')[2]}:{fault['line']}"
             text = (f"{fault['barrier']} is reached by {fault['reached']} of the block's {fault['threads']} threads: "
-                    f"{fault['thread']} ends without it. Since Volta a barrier waits only for threads that have not ended; "
-                    "older GPUs may hang here")
+                    f"{fault['thread']} ends without it. CUDA leaves undefined what happens then: since Volta the barrier "
+                    "waits only for threads that have not ended, and older GPUs may hang")
             found.append(Finding(fault["kind"], line, text, fault["count"]))
         elif fault["kind"] == "shuffle from an absent lane":
             line = f"{fault['file'].rpartition('/')[2]}:{fault['line']}"

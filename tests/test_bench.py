@@ -260,11 +260,12 @@ def test_without_a_gpu_the_recorded_figures_are_shown_and_nothing_runs(on_gpu, m
     results.record()
     capsys.readouterr()
     monkeypatch.setattr(machine, "backend", lambda: "host")
-    table = bench("forward", {"copy": refuse, "mine": refuse}, refuse, bytes=64_000, limit="copy",
+    table = bench("forward", {"copy": refuse, "mine": refuse, "other": refuse}, refuse, bytes=64_000, limit="copy",
                   reference=refuse, tolerance=(0, 0))
     assert table["mine"].median_us == pytest.approx(125) and not table.measured
     shown = capsys.readouterr().out
     assert "Recorded on NVIDIA Test" in shown and "not measured on this machine" in shown
+    assert "Not in that record: other." in shown
 
 
 def test_without_a_gpu_or_a_record_it_says_so(lab, monkeypatch, capsys):

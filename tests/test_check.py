@@ -171,3 +171,43 @@ def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(ses
         killing.judged(dataclasses.replace(harmless, operator="no_such"), "host")
     ends = killing.judged(Shipped("copy", 1, store, "__builtin_trap();", "launch"), "host")
     assert ends == {"faults": {"launch": "it ended the process by signal 4"}, "one allclose": "fails"}
+
+
+@pytest.mark.parametrize("arguments, error, says", [
+    (("softmax",), TypeError, "operator is 'softmax'; it has to be what labkit.load returns"),
+    (([8],), ValueError, r"versions is \[8\]; gelu has 1, 2, 3"), (([],), ValueError, r"versions is \[\]; gelu has 1"),
+    ((6,), TypeError, "versions is 6; it has to be a list; gelu has 1"),
+    ((None, "forward"), TypeError, "modes is 'forward'; it has to be a list; gelu has forward, forward_derivative"),
+    ((None, ["forwards"]), ValueError, r"modes is \['forwards'\]; gelu has forward"),
+    ((None, None, ["float32"]), ValueError, r"dtypes is \['float32'\]; gelu has torch.float16"),
+    ((None, None, [torch.int32]), ValueError, r"dtypes is \[torch.int32\]; gelu has torch.float16")])
+def test_arguments_that_cannot_be_are_told_with_those_that_can(arguments, error, says):
+    operator = () if arguments[0] == "softmax" else (labkit.load("gelu"),)
+    with pytest.raises(error, match=f"^check: {says}"):
+        labkit.check(*operator, *arguments)
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"CASES": []}, "CASES is empty"), ({"DTYPES": ()}, "DTYPES is empty"), ({"MODES": {}}, "MODES is empty"),
+    ({"CASES": [(4,)]}, r"CASES\[0\] is \(4,\); it has to be a dict with a shape"),
+    ({"CASES": [{"shape": (4,)}, {"shape": 4}]}, r"CASES\[1\] is {'shape': 4}"),
+    ({"DIFFERENTIABLE": None}, "there is no DIFFERENTIABLE"), ({"tolerance": None}, "there is no tolerance"),
+    ({"MODES": {"forward": (("x",), ("y",), lambda x: x)}}, "returned a Tensor; it has to return a tuple of 1: y"),
+    ({"MODES": {"forward": (("x",), ("y",), lambda x: (x, x))}}, "returned 2 outputs; it has to return a tuple of 1: y")])
+def test_a_reference_module_that_lacks_something_is_told(change, says):
+    gelu = labkit.load("gelu")
+    has = {**vars(gelu.reference), **change}
+    reference = types.SimpleNamespace(**{name: what for name, what in has.items() if what is not None})
+    with pytest.raises(ValueError, match=f"reference.py: .*{says}"):
+        labkit.check(dataclasses.replace(gelu, reference=reference), [4])
+
+
+def test_an_operator_that_says_so_may_depend_on_the_order_of_threads(session):
+    sums = labkit.mutant(
+        "row_sum", 1, "part[t] = sum_of_thread(x, cols);",
+        "part[t] = 0; const auto mine = sum_of_thread(x, cols); __syncthreads(); atomicAdd(&part[0], mine);")
+    with pytest.raises(CheckFailed) as failed:
+        labkit.check(sums, modes=["forward"])
+    assert failed.value.check == "order"
+    allowed = types.SimpleNamespace(**vars(sums.reference), REPEATABLE=False)
+    labkit.check(dataclasses.replace(sums, reference=allowed), modes=["forward"])

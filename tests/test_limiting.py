@@ -134,7 +134,7 @@ def test_a_report_is_kept_and_shown_again_without_a_gpu(gpu, monkeypatch, capsys
         said = capsys.readouterr().out
         assert "Again. From 11_trace_limits.ncu-rep.xz" in said and "Again: why" in said and "long scoreboard" in said
     assert labkit.saved_report("other") == []
-    assert "No report 'other' of 11_trace is kept" in capsys.readouterr().out
+    assert "No report 'other' of 11_trace is kept; it has limits." in capsys.readouterr().out
 
 
 def test_the_books_gpu_comes_first_among_kept_reports(session, monkeypatch):
