@@ -57,6 +57,9 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
     name: what the table is called in results/. faults: {what is wrong: Shipped}. title: the tables' head. times: how
     often the same kernels are checked as they are, each time with other inputs; by default 50 on a GPU and 1 on the CPU.
 
+    Each fault has processes of its own. They import the script that calls this, if it is one and no notebook; so call it there
+    under `if __name__ == "__main__":`.
+
     Three tables. <name>, a row a fault: whether one comparison passes it, as most tests have it (`passes_one_allclose`); the
     check that has to find it; which others do. <name>_words: the first words of that finding. <name>_checks, a row a
     check: what it looks at, how many faults it finds, and how many that no other finds.
