@@ -21,8 +21,8 @@ def launched_apart(launches: Launches) -> Iterator[list[torch.Tensor]]:
     """Calls each in turn in a copy of this process, and yields the tensors that it returns, dense.
 
     The copy is forked, so that it costs little; it should run kernels and little else, since locks and threads of this process
-    are not its own. RuntimeError in place of the first that raises that, ends its process, or does not end within LIMIT
-    seconds.
+    are not its own. RuntimeError in place of the first that raises anything, ends its process, or does not end within
+    LIMIT seconds.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -38,12 +38,18 @@ def launched_apart(launches: Launches) -> Iterator[list[torch.Tensor]]:
                        for data, dtype, shape in _received(ours)]
         except EOFError:
             process.join()
-            raise RuntimeError(f"the launch ended its process by {signal.Signals(-process.exitcode).name}: a thread accessed "
-                               "memory far outside of its arrays. This process goes on. labkit.trace says which thread, and in "
-                               "which line") from None
+            raise RuntimeError(f"the launch ended its process {_end(process.exitcode)}. This process goes on") from None
         finally:
             process.kill()
             process.join()
+
+
+def _end(code: int) -> str:
+    if code >= 0:
+        return f"with {code}"
+    outside = (": a thread accessed memory far outside of its arrays; labkit.trace says which thread, and in which line"
+               if -code in (signal.SIGSEGV, signal.SIGBUS) else "")
+    return f"by {signal.Signals(-code).name}{outside}"
 
 
 def _received(pipe) -> list[tuple]:
@@ -63,8 +69,8 @@ def _tell(pipe, launches: Launches) -> None:
     try:
         for launch in launches:
             pipe.send(("", [(_bytes(t), t.dtype, t.shape) for t in launch()]))
-    except RuntimeError as error:
-        pipe.send((str(error), []))
+    except Exception as error:  # of any kind: it is the parent's to raise
+        pipe.send((str(error) or type(error).__name__, []))
 
 
 def _bytes(t: torch.Tensor) -> bytes:

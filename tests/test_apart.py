@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import time
 
 import pytest
@@ -19,8 +20,8 @@ READ = "part[t] = x[row * cols + t];"
 FAR = "part[t] = x[row * cols + t + (int64_t(1) << 40)];"
 
 
-def raises():
-    raise RuntimeError("x has 3 dimensions")
+def raises(error=RuntimeError("x has 3 dimensions")):
+    raise error
 
 
 @pytest.mark.parametrize("made", [
@@ -44,9 +45,17 @@ def test_an_error_takes_the_place_of_the_launch_that_raised_it():
         next(found)
 
 
-@pytest.mark.parametrize("crash, name", [(lambda: ctypes.string_at(1), "SIGSEGV"), (os.abort, "SIGABRT")])
-def test_a_crash_is_told(crash, name, capfd):
-    with pytest.raises(RuntimeError, match=f"ended its process by {name}: .* This process goes on"):
+def test_an_error_of_any_kind_is_raised_as_one_that_the_callers_expect():
+    with pytest.raises(RuntimeError, match="^no such file$"):
+        next(launched_apart([lambda: raises(OSError("no such file"))]))
+
+
+@pytest.mark.parametrize("crash, says", [
+    (lambda: ctypes.string_at(1), "by SIGSEGV: a thread accessed memory far outside of its arrays; labkit.trace says which .*"),
+    (os.abort, "by SIGABRT"), (lambda: os.kill(os.getpid(), signal.SIGFPE), "by SIGFPE"), (lambda: os._exit(3), "with 3"),
+    (lambda: os._exit(0), "with 0")])
+def test_a_crash_is_told(crash, says, capfd):
+    with pytest.raises(RuntimeError, match=f"^the launch ended its process {says}. This process goes on$"):
         list(launched_apart([crash]))
     assert capfd.readouterr().err == ""
 
