@@ -144,8 +144,10 @@ def select(names: list[str]) -> list[Path]:
     chosen = []
     for name in names:
         stem = Path(name).name.removesuffix(".ipynb")
-        found = [path for path in labs if path.stem == stem or path.stem.split("_")[0] == stem]
-        if not found:
+        number = stem.zfill(2) if stem.isdecimal() else stem
+        found = [path for path in labs if path.stem == stem or path.stem.split("_")[0] == number]
+        found = found or [path for path in labs if stem and path.stem.startswith(stem)]
+        if len(found) != 1:
             raise LookupError(f"There is no lab {name!r}; there are: {', '.join(p.stem for p in labs) or 'none'}")
         chosen += [path for path in found if path not in chosen]
     return chosen if names else labs

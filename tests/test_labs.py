@@ -158,8 +158,8 @@ def test_an_interruption_ends_both_labs_that_run_side_by_side(stage, monkeypatch
             os.kill(int((stage.labs / name).read_text()), 0)
 
 
-@pytest.mark.parametrize("name", ["02", "02_second", "labs/02_second.ipynb"])
-def test_a_lab_goes_by_its_number_its_name_or_its_path(stage, name):
+@pytest.mark.parametrize("name", ["02", "2", "02_second", "02_se", "labs/02_second.ipynb"])
+def test_a_lab_goes_by_its_number_its_name_its_beginning_or_its_path(stage, name):
     stage.add("01_first", "1")
     stage.add("02_second", "1")
     assert labs.select([name]) == [stage.labs / "02_second.ipynb"]
@@ -170,6 +170,10 @@ def test_a_name_that_no_lab_has_is_told_with_those_that_there_are(stage):
     stage.add("01_first", "1")
     assert stage.run("07") == 2
     assert "no lab '07'; there are: 01_first" in stage.said and not stage.executed.exists()
+    stage.add("02_second", "1")
+    for name in ("0", "", "01_first_of_all"):  # two labs, none, none
+        with pytest.raises(LookupError, match="no lab .*there are: 01_first, 02_second"):
+            labs.select([name])
 
 
 def test_an_empty_folder_is_told(stage):
