@@ -86,5 +86,6 @@ def read(text: str) -> Report:
     records = "\n".join(line for line in said if "COMPUTE-SANITIZER" not in line and "SUMMARY" not in line)
     first = next((" ".join(record.split()) for record in re.split(r"\n(?= \S)", records) if record.strip()), "")
     first = re.sub(r"\bat (?:(?! at ).)*?\+0x[0-9a-f]+ in (?:/.*?)?([\w.-]+:\d+)", r"at \1", first)
+    first = re.sub(r"( and \w+ access at \S+ \[\d+ hazards\])\1+", r"\1", first)  # of other instructions of the same line
     lines = tuple(dict.fromkeys(re.findall(r"([\w-]+\.cuh?:\d+)", records)))
     return Report(int(summary[1]), first if summary[1] != "0" else "", lines if summary[1] != "0" else (), ended)

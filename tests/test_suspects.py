@@ -285,6 +285,9 @@ def test_what_a_tool_prints_is_read():
     assert race == Report(2, "Error: Race reported between Write access at fold.cu:25 and Read access at fold.cu:27 "
                               "[1024 hazards]", ("fold.cu:25", "fold.cu:27", "fold.cu:28"))
     assert str(race) == "at 25, 27, 28"
+    loads = [f"=========     and Read access at {KERNEL}+{place} in /a folder/fold.cu:27 [1024 hazards]\n"
+             for place in ("0x1a0", "0x1b0", "0x1c0")]
+    assert sanitizer.read(RACE.replace(loads[0], "".join(loads))) == race  # said once of a line
     barriers = sanitizer.read(BARRIERS)
     assert barriers == Report(256, "Barrier error detected. Divergent thread(s) in block at fold.cu:27 by thread (128,0,0) in "
                                     "block (0,0,0)", ("fold.cu:27",))
