@@ -138,6 +138,8 @@ async def _run_all(paths: list[Path], jobs: int, log: Path, save: bool, progress
 def select(names: list[str]) -> list[Path]:
     """The notebooks of labs/ that `names` name, in their order; all of them when `names` is empty.
 
+    A name is a lab's number, its name or the beginning of that, or its path.
+
     Raises LookupError naming the name that no lab has and the labs that there are.
     """
     labs = sorted(LABS.glob("*.ipynb"))

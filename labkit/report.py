@@ -84,16 +84,16 @@ def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU, asked: It
             print(f"{title}: {why}, and nothing is recorded.")
             return []
         show(found.table, f"{found.caption()}; not measured on this machine: {why}")
-        absent, asked = not_in(found.table, asked), ()
-        if absent:
-            print(f"Not in that record: {', '.join(absent)}.")
+        say_absent(found.table, asked)
+        asked = ()
     return []
 
 
-def not_in(table: dict, asked: Iterable[str]) -> list[str]:
-    """Those of the labels asked for with which no row of a recorded table begins."""
+def say_absent(table: dict, asked: Iterable[str]) -> None:
+    """Prints those of the labels asked for with which no row of a recorded table begins."""
     rows = [str(next(iter(row.values()))) for row in table.get("rows", [])]
-    return [label for label in asked if not any(row.startswith(label) for row in rows)]
+    if absent := [label for label in asked if not any(row.startswith(label) for row in rows)]:
+        print(f"Not in that record: {', '.join(absent)}.")
 
 
 def take_recorded(tables: dict[str, dict], columns: Iterable[str]) -> str:

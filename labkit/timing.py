@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 
 from labkit import machine, results
 from labkit.output_errors import max_error
-from labkit.report import here, not_in, show_table
+from labkit.report import here, say_absent, show_table
 
 WARM_UP_CALLS = 3
 WARM_UP_SECONDS = 0.5
@@ -117,8 +117,8 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
         table = Table(record, f"Measured on {here()}", measured=True)
     if table.rows:
         show_table(table.record, table.caption, figure=True)
-        if absent := [] if table.measured else not_in(table.record, variants):
-            print(f"Not in that record: {', '.join(absent)}.")
+        if not table.measured:
+            say_absent(table.record, variants)
     else:
         print(table.caption + ".")
     return table

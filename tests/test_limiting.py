@@ -137,6 +137,24 @@ def test_a_report_is_kept_and_shown_again_without_a_gpu(gpu, monkeypatch, capsys
     assert "No report 'other' of 11_trace is kept; it has limits." in capsys.readouterr().out
 
 
+def test_what_is_recorded_beside_a_report_says_its_title_its_gpu_and_what_it_has_not(gpu, monkeypatch, capsys):
+    ncu(monkeypatch)
+    holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], COUNTED))
+    rows = labkit.what_limits("limits", CASES, "GeLU")
+    table = results.table_of("As recorded", rows[:1])
+    known = types.SimpleNamespace(table=table, caption=lambda: "Recorded on a GPU, that day")
+    asked = []
+    monkeypatch.setattr(results, "recorded", lambda *which: asked.append(which) or known)
+    monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
+    capsys.readouterr()
+    labkit.saved_report("limits")
+    said = capsys.readouterr().out
+    assert "As recorded. Recorded on a GPU, that day; Nsight Compute's report" in said and "As recorded: why" in said
+    assert asked == [("11_trace", "limits", "nvidia-test")]
+    assert labkit.what_limits("limits", CASES, "GeLU") == []
+    assert capsys.readouterr().out.count(f"Not in that record: {OTHER.label}.") == 1
+
+
 def test_the_books_gpu_comes_first_among_kept_reports(session, monkeypatch):
     read = []
     monkeypatch.setattr(limiting, "read", lambda path: read.append(path) or [Launch("k", None, {})])

@@ -18,6 +18,12 @@ def test_09_the_top_rungs_reach_nine_tenths_of_a_copy_and_lose_to_nobody():
         assert medians(name)["Triton"] <= 1.05 * medians(name)[top]
 
 
+def test_07_a_call_costs_bench_some_microseconds_more_than_its_bytes():
+    """Of a copy and of one twice as large: chapter 07 says so, and no lab of its own times two copies."""
+    fixed = 2 * medians("softmax")["copy"] - medians("add_norm")["copy"]
+    assert 3 <= fixed <= 9
+
+
 def test_09_two_rungs_of_softmax_made_it_slower_and_the_last_reaches_the_limit():
     us, profiled = medians("softmax"), rows("09_profiling_80_20", "softmax_limits")
     assert us["v2"] > 1.03 * us["v1"] and us["v5"] > 1.03 * us["v4"]

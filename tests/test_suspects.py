@@ -13,6 +13,7 @@ from labkit import REPOSITORY, Fault, faulty_launches, machine, report, results,
 from labkit.faulty_launches import NOT_RUN, Outcome, Run, launched, wrong_orders
 from labkit.operator import source_path
 from labkit.sanitizer import Report
+from labkit.trace_findings import Finding
 
 BARRIER = "    __syncthreads();\n"
 MISSING = Fault("fold", 1, BARRIER, "", (2, 256), (64, 256), race=True)
@@ -278,6 +279,16 @@ BARRIERS = f"""========= COMPUTE-SANITIZER
 ========= ERROR SUMMARY: 254 errors were not printed. Use --print-limit option to adjust the number of printed errors
 """
 CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+
+
+def test_a_consequence_is_told_only_where_nothing_else_is_found():
+    left, outside = (Finding(kind, f"fold.cu:{line}", f"in words, {kind}", 1)
+                     for kind, line in (("output left unwritten", 0), ("access out of bounds", 25)))
+    found = {"a": [left, outside], "b": [left]}
+    seen = {("fault", what): suspects.Seen(findings, "fails", {}, []) for what, findings in found.items()}
+    assert [one.row()["trace"] for one in seen.values()] == ["at 25: access out of bounds", "at 0: output left unwritten"]
+    words = [row["trace"] for row in suspects._words(seen)]
+    assert "access out of bounds" in words[0] and "output left unwritten" in words[1]
 
 
 def test_what_a_tool_prints_is_read():
