@@ -1,0 +1,119 @@
+"""Trains a GPT-style Transformer with a GeLU of your choice, on one process or, started by torchrun, on many.
+
+    python labs/train.py --steps 100
+    torchrun --standalone --nproc-per-node=gpu labs/train.py --way fsdp --steps 100 --folder runs/one
+
+Every step's loss goes to standard output, and with --folder to log.jsonl in it, where the checkpoints lie too. The same command
+again goes on from the newest checkpoint. Where a process dies, torchrun does that by itself:
+
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 ...
+
+The variable gives the processes of each start a store of their own. Without it they may read the addresses of those that died
+(pytorch/pytorch#135712).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # labkit, where it is not installed
+
+import labkit  # noqa: E402
+from checkpoints import Checkpoints  # noqa: E402
+from gelus import NAMES, gelus  # noqa: E402
+from processes import WAYS, Processes, joined  # noqa: E402
+from text_batches import Windows, loader, text_tokens  # noqa: E402
+from training import TINY, Settings, Trainer, case_study, fitting  # noqa: E402
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    try:
+        run(options)
+    except torch.OutOfMemoryError as error:
+        fits = fitting(torch.device(options.device)).sequences
+        raise SystemExit(f"{error}\nThe model does not fit with so many sequences; a GPU like this one takes about {fits} of the "
+                         f"case study: --sequences {fits}") from None
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains as the command line asks, together with the other processes that torchrun started."""
+    on_gpu = options.device == "cuda"
+    with joined(options.device) as processes:
+        base = TINY if options.tiny else case_study(processes.device)
+        chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)}
+        settings = dataclasses.replace(base, **{name: value for name, value in chosen.items() if value is not None})
+        # One process builds the operator where it is not built yet; the others wait for it.
+        activation = gelus(labkit.load("gelu", backend="cuda" if on_gpu else "host"))[options.gelu]
+        way = options.way or ("plain" if processes.count == 1 else "ddp")
+        trainer = Trainer(settings, processes, activation, way)
+        if options.compile:
+            trainer.plain.compile(dynamic=False)
+        train(trainer, processes, options.steps, options.folder, options.save_every)
+
+
+def train(trainer: Trainer, processes: Processes, steps: int, folder: Path | None, save_every: int) -> None:
+    """Trains up to step number `steps`, from the newest checkpoint in `folder` where there is one; all processes together."""
+    settings = dataclasses.asdict(trainer.settings)
+    checkpoints = Checkpoints(folder / "checkpoints", settings) if folder else None
+    first = checkpoints.load(trainer) if checkpoints else 0
+    log = Log(folder / "log.jsonl" if folder else None) if processes.rank == 0 else None
+    if log:
+        log.write(start=first, processes=processes.count, **settings)
+    windows = Windows(text_tokens(), trainer.settings.sequences, trainer.settings.context, trainer.settings.seed,
+                      processes.rank, processes.count)
+    begun = time.perf_counter()
+    for number, batch in zip(range(first, steps), loader(windows, range(first, steps), processes.device)):
+        tokens, targets = (part.to(processes.device, non_blocking=True) for part in batch)
+        loss = processes.mean(trainer.step(number, tokens, targets))
+        if log:
+            now = time.perf_counter()
+            log.write(step=number, loss=loss, ms=round(1e3 * (now - begun), 3))
+            begun = now
+        if checkpoints and (number + 1 == steps or (number + 1) % save_every == 0):
+            checkpoints.save(number + 1, trainer)
+    if log:
+        log.write(end=steps)
+
+
+class Log:
+    """Lines of JSON, one an event, on standard output and at the end of a file; each is there as soon as it is written."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, **event) -> None:
+        line = json.dumps(event)
+        print(line, flush=True)
+        if self.path:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--way", choices=WAYS, help="how processes share the model; ddp where there are several")
+    parser.add_argument("--gelu", choices=NAMES, default="fused")
+    parser.add_argument("--compile", action="store_true", help="the whole model through torch.compile")
+    parser.add_argument("--steps", type=int, default=100, help="up to which step to train")
+    parser.add_argument("--folder", type=Path, help="for the log and the checkpoints; without it nothing is written")
+    parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
+    parser.add_argument("--tiny", action="store_true", help="a model for a CPU, also on a GPU")
+    for field in dataclasses.fields(Settings):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), metavar="N", default=None,
+                            help=f"the case study has {field.default}")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
