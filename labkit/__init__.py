@@ -45,6 +45,12 @@
     trains_alike({...})   whether a small model learns alike with each variant of an activation
     step_share(name, ...) an activation's share of a training step; share_over: in models of several sizes
     amdahl(name, ...)     what such a share allows, beside what was measured
+    kept_a_layer(name, ...)  what autograd keeps of one layer of a model for its backward pass
+    Compiled(activation)  a variant of those above: the whole model through torch.compile
+    beside_the_article(name, rows)  the article's case study beside the reader's, and Amdahl's law on both
+    same_losses(name, program, ...)  whether many processes, by DDP and FSDP2, train as one does
+    survives(name, program, ...)  a training run that is killed twice, beside one that nobody disturbed
+    scale(name, program, ...)  how much faster several GPUs train, and where they wait for each other
     anatomy(name, op)     the files and the commands of a build, word by word
     rebuilds(name)        after which changes a build is made again, by torch's load and by labkit's
     ladder(name)          from source to the first launch in ten ways, cold and warm
@@ -85,6 +91,8 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "what_limits": "limiting", "saved_report": "limiting", "roofline": "rooflines",
          "reuse": "reloads", "levels": "memory", "in_flight": "memory", "overlap": "streams",
          "hot": "hot_spots", "kernels": "gpu_trace",
+         "kept_a_layer": "keeping", "Compiled": "share", "beside_the_article": "article", "same_losses": "many_processes",
+         "survives": "many_processes", "scale": "scaling_table",
          "trains_alike": "share", "step_share": "share", "share_over": "share", "amdahl": "share",
          "sass": "machine_code", "sass_counts": "machine_code", "Code": "machine_code", "compile_cubin": "cubin",
          "anatomy": "dissection", "rebuilds": "caching", "ladder": "climbing", "stages": "nvcc_stages", "captured": "graphs",

@@ -7,23 +7,26 @@ from typing import Callable
 
 from labkit import results
 from labkit.environment import one_thread
+from labkit.output_errors import WrongResult
 from labkit.report import here, keep
-from labkit.share import Activation, Step
+from labkit.share import Activation, Compiled, Step, free, run
 
 LAST = 10  # steps over which the final loss is averaged
 
 
-def learning(name: str, variants: dict[str, Activation], make_step: Callable[[], Step], title: str,
-             steps: int = 100) -> list[dict]:
+def learning(name: str, variants: dict[str, Activation | Compiled], make_step: Callable[[], Step], title: str, steps: int = 100,
+             tolerance: float | None = None) -> list[dict]:
     """Trains a model with each variant from the same weights on the same batches; shows and keeps table and curves.
 
     name: what the table is called in results/; <name>_curves is the loss over the steps. variants: {label: function of one
-    tensor}; the first is what the others are compared with. make_step: called without arguments for each variant; returns a
+    tensor, or Compiled}; the first is what the others are compared with. make_step: called without arguments for each variant; returns a
     function of an activation that runs one training step, and always begins with the same weights. title: what is
-    trained. steps: how many, at least 10.
+    trained. steps: how many, at least 10. tolerance: the largest difference of a final loss from the first variant's, relative
+    to it.
 
     Returns a row a variant: the mean loss of the last 10 steps, its difference from the first variant's in per cent, and the
-    largest such difference at any step. None where a loss was NaN or infinite. It judges nothing: `trains_alike` does.
+    largest such difference at any step. None where a loss was NaN or infinite. Without a tolerance it judges nothing; with one
+    it raises WrongResult for a run that leaves it or whose loss does not fall, once all is shown.
     """
     if steps < LAST:
         raise ValueError(f"learning: steps is {steps}; it takes at least {LAST}")
@@ -31,7 +34,9 @@ def learning(name: str, variants: dict[str, Activation], make_step: Callable[[],
     for label, activation in variants.items():
         step = make_step()
         with one_thread():
-            losses[label] = [step(activation).item() for _ in range(steps)]
+            losses[label] = [run(step, activation).item() for _ in range(steps)]
+        del step
+        free()
     first = next(iter(losses.values()))
     rows = [{"variant": label, **_compared(found, first)} for label, found in losses.items()]
     series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found] for label, found in losses.items()}
@@ -39,7 +44,17 @@ def learning(name: str, variants: dict[str, Activation], make_step: Callable[[],
              "series": series}
     results.note("measured", title, f"{len(rows)} variants, {steps} steps")
     keep({name: results.table_of(title, rows), f"{name}_curves": curve}, f"On {here()}")
+    if tolerance is not None:
+        _judge(losses, rows, tolerance, title)
     return rows
+
+
+def _judge(losses: dict[str, list[float]], rows: list[dict], tolerance: float, title: str) -> None:
+    for (label, found), row in zip(losses.items(), rows):
+        final, off = row["final loss"], row["difference, %"]
+        if final is None or final >= found[0] or abs(off) > 100 * tolerance:
+            raise WrongResult(f"{title}, {label}: the loss goes from {found[0]:.4f} to {final}, {off}% off that of "
+                              f"{next(iter(losses))!r}; it must fall, and end within {100 * tolerance:g}%")
 
 
 def _compared(found: list[float], first: list[float]) -> dict:

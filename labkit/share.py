@@ -11,6 +11,7 @@ All variants train one model in one process, since two of the larger ones do not
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 from typing import Callable, Sequence
@@ -24,7 +25,17 @@ from labkit.report import NO_GPU, here, keep, show_recorded, show_table
 from labkit.timing import WARM_UP_CALLS, Gpu, measure, summarise
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
-Step = Callable[[Activation], torch.Tensor]  # runs one training step with an activation; returns the loss
+Step = Callable[..., torch.Tensor]  # runs one training step with an activation; returns the loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A variant that is a whole model through torch.compile, with this activation in it: step(activation, compiled=True).
+
+    What it does itself to the activation cannot be told from the rest of the model.
+    """
+
+    activation: Activation
 
 BASELINE = "no activation"
 TOO_LARGE = "the model does not fit into this GPU's memory"
@@ -67,19 +78,20 @@ def trains_alike(variants: dict[str, Activation], make_step: Callable[[], Step],
     return losses
 
 
-def step_share(name: str, variants: dict[str, Activation], make_step: Callable[[], Step], title: str,
-               rounds: int = 20) -> list[dict]:
+def step_share(name: str, variants: dict[str, Activation | Compiled], make_step: Callable[[], Step], title: str,
+               rounds: int = 20, tokens: int | None = None) -> list[dict]:
     """Measures each variant's share of a training step on the GPU; shows and keeps the tables.
 
     name: what the table is called in results/; <name>_kernels holds the first variant's kernels by their time.
-    variants: {label: function of one tensor}. make_step: called without arguments, once and only where there is a GPU;
-    returns a function of an activation that runs one training step and waits for nothing, so that one model serves all
-    variants. title: the tables' head. rounds: timed steps a variant.
+    variants: {label: function of one tensor, or Compiled}. make_step: called without arguments, once and only where there is a
+    GPU; returns a function of an activation that runs one training step and waits for nothing, so that one model serves all
+    variants. title: the tables' head. rounds: timed steps a variant. tokens: of a batch, for a column of tokens a second.
 
     Returns a row a variant, and one for BASELINE, with: the median of a step in ms, its 10th and 90th percentile; the time
     of all its kernels (where that is far less, the GPU waits for the host); the activation's kernels, their number and
     time, forward and backward; their share of the step's time; the share of the step that is saved without an
-    activation; the most memory that PyTorch had allocated. Where a variant runs out of memory the row holds None. Without
+    activation; the most memory that PyTorch had allocated. Where a variant runs out of memory the row holds None, and of a
+    Compiled one the activation's columns do. Without
     a GPU, or where the model does not fit into its memory, the recorded tables are shown and [] is returned.
     """
     if BASELINE in variants or not variants or rounds < 2:
@@ -89,9 +101,9 @@ def step_share(name: str, variants: dict[str, Activation], make_step: Callable[[
     if machine.backend() == "cuda":
         step = unless_memory_is_short(make_step)
         if step is not None:
-            rows = _measured(name, {**variants, BASELINE: _nothing}, step, title, rounds)
+            rows = _measured(name, {**variants, BASELINE: _nothing}, step, title, rounds, tokens)
             del step
-            _free()  # the next model may need it
+            free()
             return rows
         why = TOO_LARGE
     return show_recorded([name, f"{name}_kernels"], title, why)
@@ -115,7 +127,7 @@ def share_over(name: str, variants: dict[str, Activation], sizes: Sequence[int],
             ran = unless_memory_is_short(lambda: _profiled(step, activation)) if step else None
             series[variant].append(ran and round(_share(ran), 2))
         del step
-        _free()
+        free()
     curve = {"kind": "curve", "title": title,
              "x": {"label": label, "values": list(sizes), "scale": "log", "ticks": list(sizes)},
              "y": {"label": "share of all kernels' time, %"}, "series": series}
@@ -168,13 +180,19 @@ def _nothing(x: torch.Tensor) -> torch.Tensor:
 
 # -- on a GPU -----------------------------------------------------------------------------------------------
 
-def _measured(name: str, variants: dict[str, Activation], step: Step, title: str, rounds: int) -> list[dict]:
+def run(step: Step, variant: Activation | Compiled) -> torch.Tensor:
+    """One training step with the variant; returns the loss."""
+    return step(variant.activation, compiled=True) if isinstance(variant, Compiled) else step(variant)
+
+
+def _measured(name: str, variants: dict[str, Activation | Compiled], step: Step, title: str, rounds: int,
+              tokens: int | None) -> list[dict]:
     gpu = Gpu()
-    memory = {label: unless_memory_is_short(lambda: _peak_memory(step, activation) - gpu.scratch.nbytes)
-              for label, activation in variants.items()}
+    memory = {label: unless_memory_is_short(lambda: _peak_memory(step, variant) - gpu.scratch.nbytes)
+              for label, variant in variants.items()}
     timings = _timed(variants, memory, step, gpu, rounds)
     ran = {label: _profiled(step, variants[label]) for label in timings}
-    rows = [_row(label, timings, ran, memory) for label in variants]
+    rows = [_row(label, timings, ran, memory, isinstance(variant, Compiled), tokens) for label, variant in variants.items()]
     fits = f"{len(timings)} of {len(variants)} variants fit into memory, "
     results.note("measured", title, f"{fits if len(timings) < len(variants) else ''}{rounds} rounds")
     keep({name: results.table_of(title, rows)},
@@ -185,11 +203,11 @@ def _measured(name: str, variants: dict[str, Activation], step: Step, title: str
     return rows
 
 
-def _timed(variants: dict[str, Activation], memory: dict[str, int | None], step: Step, gpu: Gpu,
+def _timed(variants: dict[str, Activation | Compiled], memory: dict[str, int | None], step: Step, gpu: Gpu,
            rounds: int) -> dict[str, dict]:
     """The figures of the variants that fit into memory in turns; the others' entry in `memory` becomes None."""
     while fits := [label for label in variants if memory[label] is not None]:
-        calls = {label: lambda activation=variants[label]: step(activation) for label in fits}
+        calls = {label: lambda variant=variants[label]: run(step, variant) for label in fits}
         samples = unless_memory_is_short(lambda: measure(calls, [()], gpu, rounds))
         if samples is not None:
             return {row["name"]: row for row in summarise(samples, None, None)}
@@ -197,18 +215,22 @@ def _timed(variants: dict[str, Activation], memory: dict[str, int | None], step:
     return {}
 
 
-def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], memory: dict[str, int | None]) -> dict:
-    columns = ("ms a step", "its share, %", "share by leaving it out, %", "memory, GiB", "its kernels", "its ms",
-               "all kernels, ms", "10%, ms", "90%, ms")
+def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], memory: dict[str, int | None], whole: bool,
+         tokens: int | None) -> dict:
+    row = dict.fromkeys(["ms a step", *(["tokens/s"] if tokens else []), "its share, %", "share by leaving it out, %",
+                         "memory, GiB", "its kernels", "its ms", "all kernels, ms", "10%, ms", "90%, ms"])
     if label not in timings:
-        return {"variant": label, **dict.fromkeys(columns)}
+        return {"variant": label, **row}
     time, own = timings[label], [kernel for kernel in ran[label] if kernel.part != "rest"]
-    without = timings[BASELINE]["median_us"] if BASELINE in timings else None
-    saved = without and round(100 * (1 - without / time["median_us"]), 1)
-    share = round(100 * _ms(own) / _in_ms(time["median_us"]), 1)
-    values = (_in_ms(time["median_us"]), share, saved, round(memory[label] / 2**30, 1), len(own),
-              round(_ms(own), 3), round(_ms(ran[label]), 3), _in_ms(time["low_us"]), _in_ms(time["high_us"]))
-    return {"variant": label, **dict(zip(columns, values, strict=True))}
+    row |= {"ms a step": _in_ms(time["median_us"]), "memory, GiB": round(memory[label] / 2**30, 1),
+            "all kernels, ms": round(_ms(ran[label]), 3), "10%, ms": _in_ms(time["low_us"]), "90%, ms": _in_ms(time["high_us"])}
+    if tokens:
+        row["tokens/s"] = round(1e6 * tokens / time["median_us"])
+    if not whole:
+        row |= {"its share, %": round(100 * _ms(own) / row["ms a step"], 1), "its kernels": len(own), "its ms": round(_ms(own), 3)}
+        if BASELINE in timings:
+            row["share by leaving it out, %"] = round(100 * (1 - timings[BASELINE]["median_us"] / time["median_us"]), 1)
+    return {"variant": label, **row}
 
 
 def _in_ms(us: float) -> float:
@@ -229,19 +251,20 @@ def top_kernels(ran: list[Kernel]) -> list[dict]:
              "share, %": round(100 * _ms(group) / _ms(ran), 2)} for label, group in shown]
 
 
-def _profiled(step: Step, activation: Activation) -> list[Kernel]:
+def _profiled(step: Step, variant: Activation | Compiled) -> list[Kernel]:
     """What ran in a step: of PROFILES steps, that in which the activation's kernels took the median time."""
     for _ in range(WARM_UP_CALLS):
-        step(activation)
-    steps = [attribute(traced(lambda: step(marked(activation)))) for _ in range(PROFILES)]
+        run(step, variant)
+    seen = variant if isinstance(variant, Compiled) else marked(variant)
+    steps = [attribute(traced(lambda: run(step, seen))) for _ in range(PROFILES)]
     return sorted(steps, key=lambda ran: _ms([kernel for kernel in ran if kernel.part != "rest"]))[PROFILES // 2]
 
 
-def _peak_memory(step: Step, activation: Activation) -> int:
+def _peak_memory(step: Step, variant: Activation | Compiled) -> int:
     """The most bytes that PyTorch has allocated at a time during a step, the model included."""
-    step(activation)  # the optimizer allocates its moments in the first one
+    run(step, variant)  # the optimizer allocates its moments in the first one
     torch.cuda.reset_peak_memory_stats()
-    step(activation)
+    run(step, variant)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
 
@@ -252,11 +275,12 @@ def unless_memory_is_short(call: Callable):
         return call()
     except torch.OutOfMemoryError:
         pass  # its traceback holds the tensors of the call: they can only go once this block is left
-    _free()
+    free()
     return None
 
 
-def _free() -> None:
+def free() -> None:
+    """Gives back what nothing refers to any more: the next model may need it."""
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -18,8 +18,8 @@ def gelus(gelu) -> dict[str, Activation]:
     operators, which is the middle stage of the source article. "fused" computes both in a kernel each.
     """
     rivals = gelu.rivals
-    forms = (rivals.composed, lambda x: _FusedForward.apply(x, gelu), gelu, lambda x: gelu(x, save="derivative"),
-             rivals.native, rivals.compiled(rivals.composed))
+    forms = (rivals.composed, lambda x: _FusedForward.apply(x, gelu), gelu, lambda x: gelu(x, save="derivative"), rivals.native,
+             lambda x: rivals.compiled(rivals.composed)(x))  # importing the compiler takes seconds: where it is used, not here
     return dict(zip(NAMES, forms, strict=True))
 
 

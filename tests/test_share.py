@@ -219,7 +219,7 @@ def test_what_ran_out_of_memory_is_let_go_of(monkeypatch):
         held = Held()
         raise torch.OutOfMemoryError(f"{held}")
 
-    monkeypatch.setattr(share, "_free", lambda: released.append("free"))
+    monkeypatch.setattr(share, "free", lambda: released.append("free"))
     assert share.unless_memory_is_short(fails) is None and released == [True, "free"]
     with pytest.raises(RuntimeError, match="other"):
         share.unless_memory_is_short(lambda: (_ for _ in ()).throw(RuntimeError("other")))
