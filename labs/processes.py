@@ -65,8 +65,8 @@ def shared_out(model: nn.Module, way: str, processes: Processes, dtype: torch.dt
 
     "plain": as it is, for one process. "ddp": every process holds all of it, and gradients are averaged while the backward
     pass still runs. "fsdp" (FSDP2): every process holds its part of each weight, gradient and moment of the optimizer, and
-    fetches a block's weights for the time of the block. dtype: the 16-bit type that autocast computes in, or None; blocks are
-    then fetched in it, in half of the bytes. model: with its layers in `blocks`.
+    fetches a block's weights for the time of the block. dtype: the 16-bit type that autocast computes in, or None; weights are
+    then fetched in it, in half of the bytes. model: a Transformer.
     """
     if way not in WAYS:
         raise ValueError(f"the way is {way!r}; there are {', '.join(WAYS)}")
@@ -79,8 +79,10 @@ def shared_out(model: nn.Module, way: str, processes: Processes, dtype: torch.dt
         # As views the gradients lie in the buckets that are sent, and are not there twice.
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
     mesh = init_device_mesh(processes.device.type, (processes.count,))
-    # Gradients are added up in float32. What a block gets and gives stays as it is: the stream between blocks is float32.
+    # Weights of products are sent in the type that autocast would make of them anyway; gradients are added up in float32.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype and torch.float32, cast_forward_inputs=False)
+    # Norms compute in float32. They are small: all of them go around at once.
+    fully_shard([norm for block in model.blocks for norm in (block.norm_attention, block.norm_mlp)], mesh=mesh)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
-    return fully_shard(model, mesh=mesh)
+    return fully_shard(model, mesh=mesh)  # the rest, in float32: embeddings and the last norm
