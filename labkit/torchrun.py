@@ -35,13 +35,12 @@ class Run:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that run the program itself, not those that torchrun or a data loader has beside them."""
+        """The processes that run the program itself, torchrun not among them."""
         found = []
         for process in [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                words, parent = process.cmdline(), process.parent()
-                forked = parent is not None and parent.cmdline() == words  # a data loader's
-                if "torch.distributed.run" not in words and str(self.program) in words and not forked:
+                words = process.cmdline()
+                if str(self.program) in words and "torch.distributed.run" not in words:
                     found.append(process)
         return found
 

@@ -42,6 +42,8 @@ def text_tokens(seed: int = 0) -> Tensor:
 
 
 def loader(windows: Windows, steps: range, device: torch.device) -> DataLoader:
-    """The batches of these steps, in order. For a GPU a process of its own prepares them, in memory that the GPU can copy from."""
-    on_gpu = device.type == "cuda"
-    return DataLoader(windows, sampler=steps, batch_size=None, num_workers=int(on_gpu), pin_memory=on_gpu)
+    """The batches of these steps, in order; for a GPU in memory that it can copy from while the CPU goes on.
+
+    No process of its own prepares them: to cut a batch out of a text takes far less than a step.
+    """
+    return DataLoader(windows, sampler=steps, batch_size=None, pin_memory=device.type == "cuda")

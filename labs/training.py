@@ -93,7 +93,7 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext():
-            scores = (model or self.model)(tokens)
+            scores = (self.model if model is None else model)(tokens)
             loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten())
         del scores  # the backward pass makes a tensor as large
         self.scaler.scale(loss).backward()

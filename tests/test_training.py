@@ -124,6 +124,26 @@ def test_it_learns_in_each_precision(alone, precision):
     assert losses[-1] < 0.9 * losses[0] and all(map(math.isfinite, losses))
 
 
+def test_a_step_can_run_the_same_weights_through_another_form_of_the_model(alone):
+    from training import Trainer
+
+    class Form(torch.nn.Module):  # as torch.compile returns one: it is there, and has no length
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def __len__(self):
+            raise TypeError("no length")
+
+        def forward(self, tokens):
+            return 0 * self.model(tokens)
+
+    trainer = Trainer(tiny(precision="float64"), alone, F.gelu)
+    tokens = torch.zeros(4, 16, dtype=torch.int64)
+    assert trainer.step(0, tokens, tokens, model=Form(trainer.plain)).item() == pytest.approx(math.log(64))
+    assert trainer.step(0, tokens, tokens).item() != pytest.approx(math.log(64), rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["composed", "fused forward", "fused", "fused, derivative kept", "F.gelu"])
 def test_each_form_of_gelu_has_the_values_and_the_gradient_of_the_reference(name):
     from gelus import NAMES, gelus
