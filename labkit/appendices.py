@@ -106,7 +106,7 @@ class RecordedGpus(_Appendix):
         section = nodes.section("", nodes.title("", gpu["name"]), ids=[gpu["slug"]], names=[gpu["slug"]])
         self.state.document.note_explicit_target(section)
         facts = headlines.facts(document)
-        heads, rows = figures.grid(results.table_of("", [{"": name, "recorded": value} for name, value in facts.items()]))
+        heads, rows = figures.grid(results.table_of("", [{"what": name, "recorded": value} for name, value in facts.items()]))
         section += table_node(heads, rows, "The machine, and when it was measured")
         found = headlines.headlines(latest)
         if found:

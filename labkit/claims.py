@@ -94,12 +94,14 @@ def _row(claim: Claim, known: dict[str, prose.Lab], gpu: str) -> Row:
         verdict = next(word for word, each in claim.verdict.items()
                        if "if" not in each or _value(environment, each["if"], names))
         reading = environment.from_string(claim.reading).render(names)
-        return Row(claim, reading, verdict, environment.from_string(claim.verdict[verdict]["because"]).render(names), date)
+        return Row(claim, reading, verdict, claim.verdict[verdict]["because"], date)
     except prose.NotRecorded as missing:
         return Row(claim, "Not measured yet.", None, f"The lab {missing.lab} has no recorded run on this GPU.", date)
     except prose.UnknownResult as missing:
         return Row(claim, "Not measured.", None, f"In the lab's run, {str(missing).partition(';')[0]}.", date)
-    except (jinja2.TemplateError, ArithmeticError, TypeError) as error:
+    except (ArithmeticError, TypeError) as error:  # a cell that is empty, or 0, on this GPU
+        return Row(claim, "Not measured.", None, f"The lab's run lacks a number: {error}.", date)
+    except jinja2.TemplateError as error:
         raise ClaimsError(f"{CLAIMS.name}: {claim.id}, on {gpu}: {error}") from error
 
 
@@ -116,7 +118,9 @@ def _environment() -> jinja2.Environment:
 
 def _share(text: str) -> float:
     """ "3 of 200" as 0.015."""
-    part, _, whole = text.partition(" of ")
+    part, of, whole = text.partition(" of ")
+    if not of:  # such as "hangs"
+        raise prose.UnknownResult(f"{text!r} stands in place of a count")
     return int(part) / int(whole)
 
 

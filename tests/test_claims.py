@@ -200,8 +200,8 @@ def shared(stencil, times_each):
 
 
 DOCTORED = [
-    ("C1", share(18, 12), "reproduced"), ("C1", share(34, 5), "conditional"), ("C1", share(21, 14.9), "conditional"),
-    ("C1", share(12, 3), "not reproduced"), ("C1", share(40, 30), "not reproduced"),
+    ("C1", share(18, 12), "reproduced"), ("C1", share(34, 5), "conditional"), ("C1", share(34, 16), "conditional"),
+    ("C1", share(9, 3), "not reproduced"), ("C1", share(40, 30), "not reproduced"),
     ("C2", fused(3.0, 12), "reproduced"), ("C2", fused(1.1, 12), "conditional"), ("C2", fused(1.1, 2.5), "not reproduced"),
     ("C3", geometry(5.1, 4.6), "reproduced"), ("C3", geometry(5.1, 1.0), "conditional"),
     ("C3", geometry(0.3, 1.2), "conditional"), ("C3", geometry(0.3, 1.0), "not reproduced"),
@@ -219,8 +219,8 @@ DOCTORED = [
     ("C9", lab_10(99.0, 95.0), "not reproduced"), ("C9", lab_10(84.2, 58.6, memory=41.0), "not reproduced"),
     ("C10", instructions(8, 80.0), "reproduced"), ("C10", instructions(8, 99.0), "conditional"),
     ("C10", instructions(5, 80.0), "not reproduced"),
-    ("C11", wrong("20 of 1000", "3 of 1000"), "reproduced"), ("C11", wrong("0 of 1000", "1000 of 1000"), "conditional"),
-    ("C11", wrong("0 of 1000", "0 of 1000"), "conditional"), ("C11", wrong("400 of 1000", "1000 of 1000"), "not reproduced"),
+    ("C11", wrong("20 of 1000", "0 of 1000"), "reproduced"), ("C11", wrong("0 of 1000", "1000 of 1000"), "conditional"),
+    ("C11", wrong("0 of 1000", "0 of 1000"), "not reproduced"), ("C11", wrong("400 of 1000", "1000 of 1000"), "not reproduced"),
     ("C12", heat({32: 900, 256: 3000, 1024: 4000}), "reproduced"),
     ("C12", heat({32: 900, 256: 3600, 1024: 3600}), "conditional"),
     ("C12", heat({32: 3600, 256: 3600, 1024: 4000}), "not reproduced"),
@@ -292,7 +292,19 @@ def test_a_claim_that_is_not_said_whole_is_refused(tmp_path, monkeypatch, change
         claims.claims()
 
 
-@pytest.mark.parametrize("condition", ["nativ > 1", "native >", "native / 0 > 1", "native > 'a'"])
+@pytest.mark.parametrize("claim, change, reason", [
+    ("C1", share(34, None), "The lab's run lacks a number: "),
+    ("C2", times("04", "forward_backward", {"ours, input kept": 0.0}), "The lab's run lacks a number: "),
+    ("C11", wrong("hangs", "3 of 1000"), "In the lab's run, 'hangs' stands in place of a count.")])
+def test_a_cell_without_a_number_gives_no_verdict(claim, change, reason, tmp_path, monkeypatch):
+    found = document()
+    change(found)
+    monkeypatch.setattr(results, "documents", lambda: [found])  # a time of zero breaks the schema
+    row_of_claim = {each.claim.id: each for each in claims.rows(GPU)}[claim]
+    assert row_of_claim.verdict is None and row_of_claim.reading == "Not measured." and row_of_claim.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("condition", ["nativ > 1", "native >"])
 def test_an_expression_that_fails_names_its_claim(tmp_path, monkeypatch, condition):
     said = yaml.safe_load(claims.CLAIMS.read_text(encoding="utf-8"))
     said["C1"]["verdict"]["reproduced"]["if"] = condition
