@@ -1,4 +1,4 @@
-"""The command line: python -m labkit setup | labs | lab | test | book | compare | doctor | clean."""
+"""The command line: python -m labkit setup | labs | lab | ledger | record | compare | book | test | doctor | clean."""
 
 from __future__ import annotations
 
@@ -88,6 +88,14 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
             return 1 if any(finding.state == "fail" for finding in doctor()) else 0
         if options.command == "book":
             return book()
+        if options.command == "ledger":
+            from labkit import claims
+
+            return claims.tell(options.gpu)
+        if options.command == "record":
+            from labkit import recording
+
+            return recording.record(options.file)
         if options.command == "compare":
             from labkit import baselines
 
@@ -133,6 +141,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")
+    command("ledger", "hold the article's claims against what this GPU has recorded").add_argument(
+        "gpu", metavar="GPU", nargs="?", help="another recorded one, such as nvidia-h200")
+    command("record", "check what a GPU has recorded, and add it to results/").add_argument(
+        "file", metavar="FILE", nargs="?", help="a results file from another machine; this machine's when left out")
     compare = command("compare", "say which benchmarks became faster or slower from one record to another")
     compare.add_argument("old", metavar="OLD", help="a file of results/, or one of a revision: HEAD~1:results/nvidia-h200.json")
     compare.add_argument("new", metavar="NEW", nargs="?", help="the same; when left out, OLD's latest runs and those before")

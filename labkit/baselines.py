@@ -136,16 +136,12 @@ def _runs(old: str, new: str | None) -> tuple[tuple[dict, dict[str, dict]], tupl
     first = _document(old)
     if new is not None:
         second = _document(new)
-        return (first["gpu"], _latest(first["runs"])), (second["gpu"], _latest(second["runs"]))
-    latest = _latest(first["runs"])
-    earlier = _latest([run for run in first["runs"] if run is not latest[run["lab"]]])
+        return (first["gpu"], results.latest_runs(first["runs"])), (second["gpu"], results.latest_runs(second["runs"]))
+    latest = results.latest_runs(first["runs"])
+    earlier = results.latest_runs([run for run in first["runs"] if run is not latest[run["lab"]]])
     if not earlier:
         raise NotComparable(f"{old} has one run of each lab; name a second record to compare it with")
     return (first["gpu"], earlier), (first["gpu"], {lab: run for lab, run in latest.items() if lab in earlier})
-
-
-def _latest(runs: list[dict]) -> dict[str, dict]:
-    return {run["lab"]: run for _, run in sorted(enumerate(runs), key=lambda each: (each[1]["date"], each[0]))}
 
 
 def _document(source: str) -> dict:

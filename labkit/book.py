@@ -69,12 +69,7 @@ class ResultsTable(_ResultsDirective):
             heads, rows = figures.grid(self._chosen(found.table))
         except (UnknownResult, ValueError) as problem:
             raise self.error(f"{self.name}: {self.arguments[0]}: {problem}") from problem
-        table = nodes.table("", nodes.title("", self.caption(found)), classes=["results"])
-        group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in heads), cols=len(heads))
-        kinds = figures.column_kinds(heads, rows)
-        group += nodes.thead("", _row(heads, kinds))
-        group += nodes.tbody("", *(_row(row, kinds) for row in rows))
-        table += group
+        table = table_node(heads, rows, self.caption(found))
         self.set_source_info(table)
         self.add_name(table)
         return [table]
@@ -91,6 +86,22 @@ class ResultsTable(_ResultsDirective):
         return {**record, "rows": [rows[name] for name in wanted]}
 
 
+def table_node(heads: list[str], rows: list[list[str]], caption: str) -> nodes.table:
+    """A table of measurements, from what `figures.grid` gives."""
+    table = nodes.table("", nodes.title("", caption), classes=["results"])
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in heads), cols=len(heads))
+    kinds = figures.column_kinds(heads, rows)
+    group += nodes.thead("", _row(heads, kinds))
+    group += nodes.tbody("", *(_row(row, kinds) for row in rows))
+    table += group
+    return table
+
+
+def figure_node(svg: str, caption: str) -> nodes.figure:
+    """A drawing of `figures.figure` with its caption."""
+    return nodes.figure("", nodes.raw("", svg, format="html"), nodes.caption("", caption))
+
+
 def _row(cells: list[str], kinds: list[str]) -> nodes.row:
     return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell), classes=[kind]) for cell, kind in zip(cells, kinds)))
 
@@ -104,7 +115,7 @@ class ResultsFigure(_ResultsDirective):
             svg = figures.figure(found.table)
         except ValueError as problem:
             raise self.error(f"{self.name}: {self.arguments[0]}: {problem}") from problem
-        figure = nodes.figure("", nodes.raw("", svg, format="html"), nodes.caption("", self.caption(found)))
+        figure = figure_node(svg, self.caption(found))
         self.set_source_info(figure)
         self.add_name(figure)
         return [figure]

@@ -91,6 +91,8 @@ def run(names: list[str], save: bool = False, jobs: int = 1, console: Console | 
     console.print(_closing_table(log, ended))
     console.print(f"{sum(lab.failure is None for lab in ended)} of {len(paths)} labs ran to their end in "
                   f"{time.monotonic() - begun:.0f} s; executed copies: {escape(str(EXECUTED))}", highlight=False)
+    if machine.backend() == "cuda":
+        console.print("How the article's claims fare on this GPU: python3 -m labkit ledger", highlight=False)
     if any(lab.failure == INTERRUPTED for lab in ended):
         return 130
     return 1 if any(lab.failure for lab in ended) else 0

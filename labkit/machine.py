@@ -107,7 +107,8 @@ def find_cxx() -> Path | None:
 def gpu() -> dict | None:
     """The current GPU as torch sees it, whichever backend is chosen; None where torch sees none.
 
-    Keys: name; capability ("9.0"); sms (int); memory_gib and l2_mib (float); slug, the name as a file name.
+    Keys: name; capability ("9.0"); sms (int); memory_gib and l2_mib (float); slug, the name as a file name; and bus_bits (int),
+    the width of the memory, where torch tells it.
     """
     if not _torch_sees_gpu():
         return None
@@ -116,7 +117,12 @@ def gpu() -> dict | None:
     seen = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {"name": seen.name, "capability": f"{seen.major}.{seen.minor}", "sms": seen.multi_processor_count,
             "memory_gib": round(seen.total_memory / 2**30, 1), "l2_mib": round(seen.L2_cache_size / 2**20, 1),
-            "slug": re.sub(r"[^a-z0-9]+", "-", seen.name.lower()).strip("-")}
+            "slug": slug(seen.name), **({"bus_bits": width} if (width := getattr(seen, "memory_bus_width", 0)) else {})}
+
+
+def slug(name: str) -> str:
+    """A GPU's name as a file name: "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def arch() -> str | None:

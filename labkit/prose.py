@@ -18,6 +18,14 @@ class UnknownResult(Exception):
     """The prose asks for a result that is not recorded. Not a LookupError: Jinja would swallow that."""
 
 
+class NotRecorded(UnknownResult):
+    """The prose asks for a table of `lab`, which has no recorded run."""
+
+    def __init__(self, lab: str, wanted: str):
+        super().__init__(f"no results are recorded for the lab {lab}, so no {wanted}")
+        self.lab = lab
+
+
 class _Value:
     """Compared by what it holds: Sphinx reads the pages again when a value of its configuration changes."""
 
@@ -128,11 +136,15 @@ class Series(_Value):
 
     def at(self, x: float) -> str:
         """The value at this x, one of those that were measured: "4,069"; "–" where the line has a gap."""
+        return figures.number(self.plain(x))
+
+    def plain(self, x: float) -> float | None:
+        """The value at this x as recorded."""
         values = self._table.x_values
         if x not in values:
             nearest = sorted(sorted(values, key=lambda value: abs(value - x))[:3])
             raise UnknownResult(f"{self._table.address} has nothing at x {x}; near it are {', '.join(map(str, nearest))}")
-        return figures.number(self._values[values.index(x)])
+        return self._values[values.index(x)]
 
     def _known(self) -> list[float]:
         known = [value for value in self._values if value is not None]
@@ -316,16 +328,28 @@ _KINDS = {"curve": Curve, "heat": Heat, "timeline": Timeline}
 
 
 class Lab(_Value):
-    """The latest recorded run of one lab in the prose: its tables by name, and `gpu`, `date`, `caption`."""
+    """The latest recorded run of one lab in the prose: its tables by name, and `gpu`, `date`, `caption`.
 
-    def __init__(self, lab: str):
+    gpu: the slug of the GPU whose run it is; without, as `results.latest` chooses. `"table" in lab` says whether the run has
+    that table.
+    """
+
+    def __init__(self, lab: str, gpu: str | None = None):
         self.lab, self.name = lab, lab.partition("_")[2]
-        self._found = results.latest(lab)
+        self._found = results.latest(lab, gpu)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a run."""
+        return self._found is not None
+
+    def __contains__(self, table: str) -> bool:
+        return self._found is not None and table in self._found[1]["tables"]
 
     def recorded(self, table: str) -> results.Recorded:
-        """Table `table` of the run; UnknownResult where there is none."""
+        """Table `table` of the run; NotRecorded where there is no run, UnknownResult where it has no such table."""
         if self._found is None:
-            raise UnknownResult(f"no results are recorded for the lab {self.lab}, so no {self.name}.{table}")
+            raise NotRecorded(self.lab, f"{self.name}.{table}")
         gpu, run = self._found
         if table not in run["tables"]:
             raise UnknownResult(f"{self.name} has no table {table!r}; it has {', '.join(run['tables'])}")
@@ -340,10 +364,10 @@ class Lab(_Value):
         return _KINDS.get(found.table["kind"], Table)(f"{self.name}.{name}", found)
 
 
-def labs() -> dict[str, Lab]:
-    """Every lab by its name in the prose: those in labs/, and those that have recorded results."""
+def labs(gpu: str | None = None) -> dict[str, Lab]:
+    """Every lab by its name in the prose: those in labs/, and those that have recorded results. gpu: as for `Lab`."""
     names = {path.stem for path in (results.REPOSITORY / "labs").glob("[0-9]*.ipynb")} | results.labs()
-    return {lab.name: lab for lab in map(Lab, sorted(names))}
+    return {lab.name: lab for lab in (Lab(name, gpu) for name in sorted(names))}
 
 
 def _identifier(name: str) -> str:

@@ -208,15 +208,28 @@ def record() -> Path | None:
     gpu = machine.gpu()
     run = {"lab": _session.lab, "date": _now(), "sources": sources.sources_hash(_session.lab),
            "versions": machine.versions(), "clocks": machine.clocks(), "tables": _session.tables}
+    path, _ = append(gpu, [run])
+    number = len(_read(path)["runs"])
+    print(textwrap.fill(f"Recorded {', '.join(_session.tables)} in {path.name} (run {number}).", WIDTH))
+    return path
+
+
+def append(gpu: dict, runs: list[dict]) -> tuple[Path, list[dict]]:
+    """Append runs to results/<gpu>.json, but for those that it holds already; the file's path, and the runs that were added.
+
+    Facts of the GPU that the file lacks are added as well. Raises ResultsError when what there is, or would be, breaks the
+    schema; the file then stays as it is.
+    """
     path = folder() / f"{gpu['slug']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.parent):
         document = _read(path) if path.exists() else {"schema": 1, "gpu": gpu, "runs": []}
-        document["runs"].append(run)
-        _validate(document, str(path))
-        replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    print(textwrap.fill(f"Recorded {', '.join(_session.tables)} in {path.name} (run {len(document['runs'])}).", WIDTH))
-    return path
+        added = [run for run in runs if run not in document["runs"]]
+        new = {**document, "gpu": gpu | document["gpu"], "runs": document["runs"] + added}
+        _validate(new, str(path))
+        if not path.exists() or new != document:
+            replace(path, json.dumps(new, indent=1, allow_nan=False) + "\n")
+    return path, added
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -231,9 +244,14 @@ def files() -> list[Path]:
     return sorted(path for path in folder().glob("*.json") if path.name != SCHEMA.name)
 
 
+def documents() -> list[dict]:
+    """What the results files hold, in the order of `files`. Raises ResultsError for one that breaks the schema."""
+    return [_read(path) for path in files()]
+
+
 def labs() -> set[str]:
     """The labs of which runs are recorded, on any GPU."""
-    return {run["lab"] for path in files() for run in _read(path)["runs"]}
+    return {run["lab"] for document in documents() for run in document["runs"]}
 
 
 def latest(lab: str, gpu: str | None = None) -> tuple[dict, dict] | None:
@@ -243,13 +261,17 @@ def latest(lab: str, gpu: str | None = None) -> tuple[dict, dict] | None:
     else whichever GPU recorded it last. Raises ResultsError for a file that breaks the schema.
     """
     runs = []
-    for path in files():
-        document = _read(path)
+    for document in documents():
         slug = document["gpu"]["slug"]
         if gpu in (None, slug):
             runs += [(slug == BOOK_GPU, run["date"], index, document["gpu"], run)
                      for index, run in enumerate(document["runs"]) if run["lab"] == lab]
     return max(runs, key=lambda entry: entry[:3])[3:] if runs else None
+
+
+def latest_runs(runs: list[dict]) -> dict[str, dict]:
+    """{lab: its latest run}, by the numbers of the labs; of two of the same date the one that was appended later."""
+    return dict(sorted({run["lab"]: run for run in sorted(runs, key=lambda run: run["date"])}.items()))
 
 
 def recorded(lab: str, name: str, gpu: str | None = None) -> Recorded | None:

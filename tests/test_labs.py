@@ -69,6 +69,14 @@ def test_a_lab_runs_beside_its_own_files_and_leaves_its_notebook_alone(stage):
     assert "1 of 1 labs ran to their end" in stage.said
 
 
+@pytest.mark.parametrize("backend", ["cuda", "host"])
+def test_on_a_gpu_the_last_line_names_the_ledger(stage, monkeypatch, backend):
+    monkeypatch.setattr(labs.machine, "backend", lambda: backend)
+    stage.add("01_good", "1")
+    assert stage.run() == 0
+    assert stage.said.rstrip().endswith("python3 -m labkit ledger") == (backend == "cuda")
+
+
 def test_save_writes_the_outputs_back_and_nothing_of_the_clock(stage):
     stage.add("01_good", "print('seen')")
     assert stage.run("01", save=True) == 0

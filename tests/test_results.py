@@ -113,7 +113,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(lab, monkeypat
     before = path.read_text()
     monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        run_once(forward=BENCH)
+        run_once(forward={**BENCH, "title": "second"})
     assert path.read_text() == before and list(path.parent.iterdir()) == [path]
 
 
