@@ -262,14 +262,36 @@ def _included(source: Path, folders: list[str]) -> list[Path]:
 
 def _kept(name: str, source: Path, headers: list[Path], options: list[str], include: list[str], gcc: bool = False) -> Path:
     """The object file of a C++ file, compiled once and kept, under a hash of all that goes into it."""
-    compiler = _cxx_version(), os.environ.get("CXX")
-    made = BUILD_ROOT / f"{name}-{digest([source, *headers], options, compiler, torch.__version__)}.o"
+    made = BUILD_ROOT / f"{name}-{_key_of(source, headers, options)}.o"
     with locked(made):
         if not made.exists():
             work = made.with_suffix(".work")
             host.compile_object(source, [*options, *(f"-I{folder}" for folder in include)], work, gcc)
             work.rename(made)
     return made
+
+
+def _key_of(source: Path, headers: list[Path], options: list[str]) -> str:
+    return digest([source, *headers], options, _cxx_version(), os.environ.get("CXX"), torch.__version__)
+
+
+def _parsed_header(options: list[str]) -> list[str]:
+    """The option by which g++ finds cuda_host.h already parsed for these options, which is up to half of its work on a kernel.
+    [] for another compiler.
+    """
+    if not host.is_gcc(machine.find_cxx() or "c++"):
+        return []
+    header = host.INCLUDE_DIR / "cuda_host.h"
+    folder = BUILD_ROOT / f"parsed-{_key_of(header, _host_headers(), options)}"
+    with locked(folder):
+        if not folder.exists():
+            work = folder.with_suffix(".work")
+            shutil.rmtree(work, ignore_errors=True)  # what one that was killed has left
+            work.mkdir()
+            (work / header.name).symlink_to(header)  # found where a file includes it once more, and passed over
+            host.parse_header(header, options, work / f"{header.name}.gch")
+            work.rename(folder)
+    return [f"-I{folder}"]
 
 
 def _check_tools(name: str, backend: str) -> None:
@@ -289,12 +311,17 @@ def _assemble(name: str, namespace: str, backend: str, work: Path, flags: list[s
     source = source_path(name)
     include, traced = include_folders(source), backend == "trace"
     written = host.transform_into(work, source, include)
-    options = [*flags, *(host.WATCH_FLAGS if traced else []),
-               *(f"-I{folder}" for folder in (work, host.INCLUDE_DIR, *include))]
+    options = [*flags, *(host.WATCH_FLAGS if traced else [])]
+    folders = [f"-I{folder}" for folder in (work, host.INCLUDE_DIR, *include)]
     objects = [work / "kernel.o", work / "binding.o"]
+
+    def kernel() -> None:
+        # A version's number is for the kernel alone: one parsed header serves all.
+        parsed = _parsed_header([option for option in options if not option.startswith("-DBUILD_VERSION=")])
+        host.compile_object(written, [*options, *parsed, *folders], objects[0], gcc=traced)
+
     with ThreadPoolExecutor() as pool:
-        begun = [pool.submit(host.compile_object, written, options, objects[0], gcc=traced),
-                 pool.submit(_binding, source.parent / "binding.cpp", namespace, include),
+        begun = [pool.submit(kernel), pool.submit(_binding, source.parent / "binding.cpp", namespace, include),
                  *([pool.submit(tracer)] if traced else [])]
         _, binding, *tracers = [made.result() for made in begun]
     objects[1].write_bytes(binding)

@@ -7,6 +7,7 @@ named by a hash of sources, flags and nvcc's version, and kept, as `load` keeps 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import shutil
 import struct
@@ -154,10 +155,18 @@ def _kernels(log: str, cubin: bytes) -> list[Kernel]:
 
 @functools.lru_cache(maxsize=4)  # a cubin's name tells what is in it
 def _disassembled(tool: Path, cubin: Path, folders: tuple[Path, ...]) -> dict[str, list[disassembly.Instruction]]:
-    done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, text=True)
-    if done.returncode:
-        raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
-    return disassembly.parse(done.stdout, folders)
+    # What is printed is kept too, by the cubin's content: flags that change nothing make the same one.
+    content = hashlib.sha256(cubin.read_bytes()).hexdigest()
+    printed = cubin.parent / f"{build.digest([], content, str(tool), machine.output(tool, '--version'))}.sass"
+    with build.locked(printed):
+        if not printed.exists():
+            done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, text=True)
+            if done.returncode:
+                raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
+            part = printed.with_suffix(".part")
+            part.write_text(done.stdout, encoding="utf-8")
+            part.rename(printed)
+    return disassembly.parse(printed.read_text(encoding="utf-8"), folders)
 
 
 def _section_sizes(elf: bytes) -> dict[str, int]:

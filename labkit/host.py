@@ -15,6 +15,7 @@ Line numbers stay, so compiler errors and the messages of failed launches point 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -26,8 +27,8 @@ from labkit import machine
 from labkit.host_refused import explain
 from labkit.host_scan import PAIRS, HostBackendError, Scan
 
-__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "WATCH_FLAGS", "compile_object", "explain", "link",
-           "transform", "transform_into"]
+__all__ = ["CXX_FLAGS", "INCLUDE_DIR", "HostBackendError", "WATCH_FLAGS", "compile_object", "explain", "is_gcc", "link",
+           "parse_header", "transform", "transform_into"]
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "kernels" / "host"
 
@@ -301,6 +302,11 @@ def compile_object(source: Path, options: list[str], object_file: Path, gcc: boo
     _run(chosen, *options, "-fPIC", "-c", source, "-o", object_file)
 
 
+def parse_header(header: Path, options: list[str], parsed: Path) -> None:
+    """Writes what g++ makes of a header, for a file that includes it first, under the same options; RuntimeError as above."""
+    _run(machine.find_cxx() or "c++", *options, "-fPIC", "-w", "-x", "c++-header", header, "-o", parsed)
+
+
 def link(objects: list[Path], library: Path, torch_libraries: Path) -> None:
     """Links object files into a library that torch loads; RuntimeError with the linker's output where it fails."""
     # libtorch.so brings the libraries that hold what is called, which are too large to be searched here.
@@ -315,15 +321,20 @@ def _run(*command: str | Path) -> None:
 
 
 def _gcc() -> str:
-    compiler = next((found for found in (os.environ.get("CXX"), "c++", "g++") if found and _is_gcc(found)), None)
+    compiler = next((found for found in (os.environ.get("CXX"), "c++", "g++") if found and is_gcc(found)), None)
     if compiler is None:
         raise HostBackendError("tracing needs g++; clang does not report the accesses of vectors whole. Install g++, or "
                                "name it in the environment variable CXX")
     return compiler
 
 
-def _is_gcc(compiler: str) -> bool:
-    if shutil.which(compiler) is None:
-        return False
+def is_gcc(compiler: str | Path) -> bool:
+    """Whether a C++ compiler is there and is g++; clang says that it is GCC too."""
+    found = shutil.which(compiler)
+    return found is not None and _says_gcc(found)
+
+
+@functools.cache
+def _says_gcc(compiler: str) -> bool:
     shown = subprocess.run([compiler, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True).stdout
     return "__GNUC__" in shown and "__clang__" not in shown

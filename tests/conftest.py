@@ -16,7 +16,12 @@ def session(tmp_path, monkeypatch):
     return results.session
 
 
+# The modules whose tests take longest: begun first, so that at the end no worker waits for another that has one left.
+LONG = "test_cubin", "test_wheels", "test_builds", "test_suspects", "test_kernels_are_clean", "test_gpu_counts"
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONG)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and machine.backend() != "cuda":
         reason = "needs an NVIDIA GPU that torch sees, and nvcc; the backend here is host"

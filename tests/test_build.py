@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import build, operator
+from labkit import build, host, operator
 
 
 @pytest.fixture
@@ -24,6 +24,8 @@ def kernels(tmp_path, monkeypatch):
     (tmp_path / "build").mkdir()
     for kept in build.BUILD_ROOT.glob("*.o"):
         shutil.copy(kept, tmp_path / "build")
+    for parsed in build.BUILD_ROOT.glob("parsed-*/"):
+        shutil.copytree(parsed, tmp_path / "build" / parsed.name, symlinks=True)
     monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "build")
     return copy
 
@@ -72,6 +74,21 @@ def test_builds_that_differ_in_the_kernel_share_a_binding_and_not_a_namespace(ke
     edit(kernels / "gelu" / "binding.cpp", "using torch::stable::Tensor;", "using torch::stable::Tensors;")
     with pytest.raises(build.BuildError, match=r"\A\S*gelu/binding.cpp:7:.*Tensors"):
         labkit.load("gelu", version=1)
+
+
+@pytest.mark.skipif(not host.is_gcc("c++"), reason="c++ is not g++")
+def test_a_header_that_is_parsed_once_serves_all_versions_and_leaves_their_code_as_it_is(kernels, monkeypatch):
+    for parsed in build.BUILD_ROOT.glob("parsed-*/"):
+        shutil.rmtree(parsed)
+    first, second = (labkit.load("copy", version, rebuild=True) for version in (1, 2))
+    (made,) = build.BUILD_ROOT.glob("parsed-*/cuda_host.h.gch")
+    monkeypatch.setattr(host, "parse_header", lambda *given: pytest.fail("parsed again"))
+    labkit.load("copy", version=1, rebuild=True)
+    made.unlink()
+    monkeypatch.setattr(build, "_parsed_header", lambda options: [])
+    without = labkit.load("copy", version=1, rebuild=True)
+    code = [(operator_.library.parent / "kernel.o").read_bytes() for operator_ in (first, second, without)]
+    assert code[0] == code[2] != code[1]
 
 
 def test_kernels_and_shared_memory_may_stand_in_a_header_beside_the_source(kernels):

@@ -1,5 +1,6 @@
 """Machine code: what nvcc makes of the operators, by ptxas's and nvdisasm's word. No GPU is needed."""
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -67,6 +68,18 @@ def test_what_was_made_is_kept_until_an_edit_or_another_flag(own_folder, tmp_pat
     monkeypatch.setattr(build, "BUILD_ROOT", own_folder)
     source.write_text("__global__ void one(float* y) { y[0] = 2; }")
     assert compile_cubin("one", source=source).path != first.path
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None or machine.find_cuda_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+def test_machine_code_that_is_the_same_is_disassembled_once(own_folder, tmp_path, monkeypatch):
+    source = tmp_path / "one.cu"
+    source.write_text("__global__ void one(float* y, float x) { y[0] = y[0] * x + x; }")
+    first, same, other = (compile_cubin("one", source=source, flags=flags) for flags in ([], ["-O3"], ["-fmad=false"]))
+    run, tools = subprocess.run, []
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: tools.append(command[:2]) or run(command, **how))
+    plain, optimised, unfused = ([one.text for one in each.code(each.kernels[0])] for each in (first, same, other))
+    assert first.path != same.path and plain == optimised != unfused
+    assert sum(option == "-c" for _, option in tools) == 2
 
 
 @needs_nvcc

@@ -74,6 +74,14 @@ def test_the_compiler_is_tried(monkeypatch, tmp_path, script, state, seen):
     assert finding.state == state and seen in finding.seen
 
 
+def test_a_compiler_that_failed_is_tried_again_and_one_that_worked_is_not(monkeypatch, tmp_path):
+    tried = tmp_path / "tried"
+    for works, outcome, times in (("false", "fail", 1), ("false", "fail", 2), ("true", "ok", 3), ("true", "ok", 3)):
+        script = f"[ $1 = --version ] && echo 'c++ 99' && exit; echo >> {tried}; {works}"
+        monkeypatch.setenv("CXX", stub(tmp_path, "cxx", script))
+        assert doctor.compiler().state == outcome and len(tried.read_text().splitlines()) == times
+
+
 def test_a_missing_compiler_is_a_failure_with_the_package_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

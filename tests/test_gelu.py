@@ -1,4 +1,4 @@
-"""The GeLU operator: values on every case, every 16-bit input, autograd, layouts, and what it refuses.
+"""The GeLU operator: every 16-bit input, autograd, layouts, and what it refuses.
 
 Runs on the backend of the machine: on the host backend without a GPU, on CUDA with one. What exists on a GPU alone
 is in test_gelu_gpu.py.
@@ -21,11 +21,6 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 @pytest.fixture(scope="module")
 def gelu():
     return labkit.load("gelu")
-
-
-@pytest.mark.parametrize("mode", ["forward", "forward_derivative", "backward", "backward_saved"])
-def test_every_version_matches_the_reference(gelu, mode):
-    labkit.check(gelu, modes=[mode])
 
 
 def test_the_reference_matches_arbitrary_precision(gelu):

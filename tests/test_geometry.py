@@ -36,10 +36,6 @@ def expected(x):
     return torch.nn.functional.gelu(x.double(), approximate="tanh")
 
 
-def test_every_version_matches_the_reference(geometry):
-    labkit.check(geometry)
-
-
 @pytest.mark.parametrize("threads", THREADS)
 def test_values_and_nothing_else_for_sizes_around_a_block(geometry, threads):
     for version, elements, _ in shapes(geometry.reference):

@@ -1,4 +1,4 @@
-"""total: two outputs, and a block that has to be the last one. Values, autograd, what it refuses, wrong kernels."""
+"""total: two outputs, and a block that has to be the last one. Autograd, what it refuses, wrong kernels."""
 
 import pytest
 import torch
@@ -12,10 +12,6 @@ TICKET = "is_last = atomicAdd(tickets, 1u) == gridDim.x - 1;"
 @pytest.fixture(scope="module")
 def total():
     return labkit.load("total")
-
-
-def test_every_version_matches_the_reference(total):
-    labkit.check(total)
 
 
 def test_opcheck_and_one_graph_with_changing_shapes(total):
