@@ -38,6 +38,8 @@ class ClaimsLedger(_Appendix):
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(str(claims.CLAIMS))
         gpus = [document["gpu"] for document in self.documents()]
+        if not gpus:
+            return [nodes.paragraph("", "No GPU has recorded anything yet.")]
         found = [claims.rows(gpu["slug"]) for gpu in gpus]
         table = nodes.table("", classes=["ledger"])
         group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in (42, 30, 28)), cols=3)
@@ -88,10 +90,10 @@ class CompareGpus(_Appendix):
     def run(self) -> list[nodes.Node]:
         documents = self.documents()
         if len(documents) < 2:
-            names = "".join(document["gpu"]["name"] for document in documents) or "none"
+            there = f"one GPU is recorded here: {documents[0]['gpu']['name']}" if documents else "no GPU is recorded here"
             return [nodes.paragraph("", "", *self.words(
-                f"So far one GPU is recorded here: {names}. With a second one, a switch between the two stands at this place. "
-                "How to [add yours](#add-your-gpu) is said below."))]
+                f"So far {there}. With two, a switch between them stands at this place. How to [add yours](#add-your-gpu) is "
+                "said below."))]
         return [nodes.raw("", gpus_figure.html(documents), format="html")]
 
 

@@ -126,8 +126,8 @@ def _share(text: str) -> float:
 
 # -- the reader's own ---------------------------------------------------------------------------------------
 
-def ledger(gpu: str | None = None) -> list[Row]:
-    """Shows every claim on one GPU, as a table in a notebook and as text in a terminal; returns the rows.
+def ledger(gpu: str | None = None) -> None:
+    """Shows every claim on one GPU, as a table in a notebook and as text in a terminal.
 
     gpu: a slug such as "nvidia-h200"; when left out, this machine's, or without one that of the book. Raises ResultsError for
     a GPU that has recorded nothing.
@@ -145,7 +145,6 @@ def ledger(gpu: str | None = None) -> list[Row]:
         {"claim": row.claim.id, "the article says": _plain(row.claim.says), "reading": _plain(row.reading),
          "verdict": row.verdict or "–", "why": _plain(row.reason), "measured": row.date or "–"} for row in found])
     report.show_html(lambda: figures.html_table(table, f"As recorded{why}"), f"{title}, as recorded{why}.\n\n{_text(found)}")
-    return found
 
 
 def tell(gpu: str | None = None) -> int:

@@ -71,7 +71,8 @@ def _say(document: dict, latest: list[dict], target: Path, added: list[dict]) ->
         print(f"Not recorded yet: {', '.join(missing)}.")
     slug = document["gpu"]["slug"]
     paths = [target, *(path for path in [results.folder() / "reports" / slug] if path.exists())]
-    print(f"Commit it: git add {' '.join(map(str, paths))}")
+    shown = [path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path for path in paths]
+    print(f"Commit it: git add {' '.join(map(str, shown))}")
     if slug == results.BOOK_GPU:
         print("The pages print this GPU's figures: renew the labs' outputs with python3 -m labkit labs --save, and the "
               "README's table with python3 -m labkit.readme.")
@@ -160,8 +161,9 @@ def _of_steps(table: dict) -> Iterator[str]:
 
 def _too_fast(gpu: dict, latest: dict[str, dict]) -> Iterator[str]:
     """Rows of benchmarks that move more bytes a second than the memory can."""
+    copied = _copied(gpu, latest)
     for lab, run in latest.items():
-        most, why = _peak(gpu, run) or _copied(gpu, latest) or (math.inf, "")
+        most, why = _peak(gpu, run) or copied or (math.inf, "")
         for name, table in run["tables"].items():
             if table["kind"] == "bench":
                 yield from (f"{lab}, {name}, {row['name']}: {rate:,.0f} GB/s to and from memory is more than {most:,.0f}, {why}"
@@ -169,9 +171,9 @@ def _too_fast(gpu: dict, latest: dict[str, dict]) -> Iterator[str]:
 
 
 def _from_memory(gpu: dict, table: dict, row: dict) -> float:
-    """GB/s that a row of a benchmark must have moved between memory and L2; 0 where L2 may have held most of it.
+    """GB/s that a row of a benchmark must have moved between memory and L2; 0 where L2 may have held half of the bytes.
 
-    What was stored last may still be in L2 when the kernel ends, so as many bytes as it holds do not count.
+    What was stored last may still be in L2 when the kernel ends, so as many bytes as L2 holds do not count.
     """
     cache = gpu["l2_mib"] * 2**20
     return (table["bytes"] - cache) / row["median_us"] / 1e3 if table["bytes"] and table["bytes"] > 2 * cache else 0.0

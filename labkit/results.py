@@ -209,8 +209,7 @@ def record() -> Path | None:
     run = {"lab": _session.lab, "date": _now(), "sources": sources.sources_hash(_session.lab),
            "versions": machine.versions(), "clocks": machine.clocks(), "tables": _session.tables}
     path, _ = append(gpu, [run])
-    number = len(_read(path)["runs"])
-    print(textwrap.fill(f"Recorded {', '.join(_session.tables)} in {path.name} (run {number}).", WIDTH))
+    print(textwrap.fill(f"Recorded {', '.join(_session.tables)} in {path.name}.", WIDTH))
     return path
 
 

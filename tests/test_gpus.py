@@ -1,6 +1,5 @@
 """The appendix of results: what it tells of each GPU, and the switch between two, driven in a browser."""
 
-import json
 import re
 from pathlib import Path
 
@@ -182,7 +181,8 @@ def built(tmp_path, monkeypatch):
 
     def build(text, *documents):
         write(folder, *documents)
-        (source / "index.md").write_text(f"# Title\n\n{text}\n")
+        if not (source / "index.md").exists():  # one that is written anew would be read anew for that alone
+            (source / "index.md").write_text(f"# Title\n\n{text}\n")
         app = SphinxTestApp("html", srcdir=source)
         try:
             app.build()
@@ -211,9 +211,10 @@ def test_with_two_gpus_there_is_a_switch_and_a_section_for_each(built):
     assert "The levels of the memory" not in part and "03_memory_hierarchy" in part and "NVIDIA Slow" in part
 
 
-def test_with_no_gpu_the_page_says_so(built):
-    html, warnings = built(PAGE)
-    assert not warnings and "is recorded here: none." in html and "<svg" not in html
+def test_with_no_gpu_the_pages_say_so(built):
+    html, warnings = built(f"{PAGE}\n\n```{{claims-ledger}}\n```")
+    assert not warnings and "no GPU is recorded here" in html and "<svg" not in html
+    assert "No GPU has recorded" in html and "<table" not in html
 
 
 def test_the_ledger_has_a_row_for_each_claim_and_gpu(built):
@@ -228,11 +229,11 @@ def test_the_ledger_has_a_row_for_each_claim_and_gpu(built):
     assert "{{" not in html and "<code" in body
 
 
-def test_a_results_file_that_changes_makes_the_pages_anew(built, tmp_path):
-    html, _ = built("```{claims-ledger}\n```", document())
-    assert "25.5% of the kernels" in html
-    found = document()
+def test_a_change_of_any_results_file_makes_the_pages_anew(built):
+    """That of a GPU whose figures no other page prints."""
+    html, _ = built("```{claims-ledger}\n```", document(), slow())
+    assert html.count("25.5% of the kernels") == 2
+    found = slow()
     row(found, "09", "hot_composed_summary", "that is, of the distinct kernels, %")["value"] = 12.5
-    html, _ = built("```{claims-ledger}\n```", found)
-    assert "12.5% of the kernels" in html and "25.5%" not in html
-    assert json.loads((tmp_path / "results/nvidia-h200.json").read_text()) == found
+    html, _ = built("```{claims-ledger}\n```", document(), found)
+    assert html.count("12.5% of the kernels") == html.count("25.5% of the kernels") == 1

@@ -170,7 +170,7 @@ def test_all_reasons_are_given_at_once():
 def test_what_the_cache_may_hold_is_not_held_against_the_memory(folder):
     """With a cache of half the bytes, nothing says that they came from memory."""
     found = document()
-    faster(found)
+    faster(found, 10)
     assert recording.problems(found)
     found["gpu"]["l2_mib"] = 512.0
     assert recording.problems(found) == []
