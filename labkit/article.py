@@ -1,4 +1,4 @@
-"""`beside_the_article`: the source article's table of its case study beside the reader's, and what Amdahl's law says of both."""
+"""`beside_the_article`: the article's table of its case study beside the reader's, and what Amdahl's law says of both."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SHARE = 15.0  # per cent of the time of a step in GeLU, which it says of a Trans
 def beside_the_article(name: str, measured: list[dict], title: str) -> list[dict]:
     """Shows and keeps the article's stages beside the same stages here, and the most that the share of GeLU allows.
 
-    name: what the table is called in results/; <name>_cap holds the shares and the caps, <name>_cap_curve the cap over the share.
-    measured: the rows that `step_share` returned; [] where nothing was measured, and then the recorded tables are shown.
+    name: what the table is called in results/; <name>_cap holds the shares and the caps, <name>_cap_curve the cap over the
+    share. measured: the rows that `step_share` returned; [] where nothing was measured, and then the recorded tables are shown.
     title: the tables' head.
 
     Returns the rows of the first: stage; ms a step, per cent saved of the first stage, and memory, of both. ValueError where a
@@ -32,7 +32,8 @@ def beside_the_article(name: str, measured: list[dict], title: str) -> list[dict
         why = NO_GPU if machine.backend() != "cuda" else "memory ran out in one of the stages"
         return show_recorded(names, title, why)
     rows = [{"stage": stage, "article, ms": ms, "article, saved, %": _saved(ms, 1520), "here, ms": row["ms a step"],
-             "here, saved, %": _saved(row["ms a step"], ours[0]["ms a step"]), "article, GB": gb, "here, GiB": row["memory, GiB"],
+             "here, saved, %": _saved(row["ms a step"], ours[0]["ms a step"]),
+             "article, GB": gb, "here, GiB": row["memory, GiB"],
              "article, GB saved, %": _saved(gb, 38.7), "here, GiB saved, %": _saved(row["memory, GiB"], ours[0]["memory, GiB"])}
             for (stage, (_, ms, gb)), row in zip(STAGES.items(), ours)]
     caps = [_capped("the article", SHARE, 1520 / 890),

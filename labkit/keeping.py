@@ -22,9 +22,9 @@ def kept_a_layer(name: str, variants: dict[str, Activation], layer: Layer, x: to
     an activation. x: (B, T, C), B even and T the sequences' length; a small C does. title: the table's head. tokens, width: of
     the model whose MiB a layer are to be shown.
 
-    What does not grow with the number of tokens, as weights and their copies in 16 bits, is left out: it is the difference between
-    all of x and its first half. Each storage counts once. It is counted, so that it is the same on every machine, but for what
-    attention keeps by itself.
+    What does not grow with the number of tokens, as weights and their copies in 16 bits, is left out: it is the difference
+    between all of x and its first half. Each storage counts once. It is counted, so that it is the same on every machine, but
+    for what attention keeps by itself.
 
     Returns a row a variant and one for no activation: the tensors, their bytes a token and channel, those of them that are
     there for the activation, and the MiB of a layer of `width` channels with `tokens` tokens.
@@ -36,7 +36,8 @@ def kept_a_layer(name: str, variants: dict[str, Activation], layer: Layer, x: to
     for label, activation in {**variants, BASELINE: lambda y: y}.items():
         whole, half = (_kept(layer, activation, part) for part in (x, x[:batch // 2]))
         each = (sum(whole) - sum(half)) / (x[batch // 2:].numel() / channels) / channels
-        rows.append({"variant": label, "tensors": len(whole), "bytes a token and channel": round(each, 2), "for the activation": each,
+        rows.append({"variant": label, "tensors": len(whole), "bytes a token and channel": round(each, 2),
+                     "for the activation": each,
                      f"MiB a layer, {tokens:,} tokens of {width}": round(each * tokens * width / 2**20)})
     without = rows[-1]["for the activation"]
     for row in rows:

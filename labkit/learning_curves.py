@@ -19,8 +19,8 @@ def learning(name: str, variants: dict[str, Activation | Compiled], make_step: C
     """Trains a model with each variant from the same weights on the same batches; shows and keeps table and curves.
 
     name: what the table is called in results/; <name>_curves is the loss over the steps. variants: {label: function of one
-    tensor, or Compiled}; the first is what the others are compared with. make_step: called without arguments for each variant; returns a
-    function of an activation that runs one training step, and always begins with the same weights. title: what is
+    tensor, or Compiled}; the first is what the others are compared with. make_step: called without arguments for each variant;
+    returns a function of an activation that runs one training step, and always begins with the same weights. title: what is
     trained. steps: how many, at least 10. tolerance: the largest difference of a final loss from the first variant's, relative
     to it.
 

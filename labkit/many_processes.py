@@ -45,17 +45,19 @@ def same_losses(name: str, program: Path, title: str, processes: int = 2, steps:
         alone = found[device, precision, "plain"]
         apart = [abs(loss - right) / right for loss, right in zip(shared, alone, strict=True)]
         if not all(each <= TOLERANCES[precision] for each in apart):  # a NaN is not
-            raise WrongResult(f"same_losses: {way} on {device} in {precision} differs from one process by {max(apart):.1e}, and "
-                              f"{TOLERANCES[precision]:.1e} is allowed: {shared} against {alone}")
+            raise WrongResult(f"same_losses: {way} on {device} in {precision} differs from one process by {max(apart):.1e}, "
+                              f"and {TOLERANCES[precision]:.1e} is allowed: {shared} against {alone}")
         rows.append({"shared by": f"{way}, {processes} processes", "through": "gloo" if device == "cpu" else "NCCL",
-                     "precision": precision, "loss at first": round(shared[0], 4), f"after {steps - 1} steps": round(shared[-1], 4),
+                     "precision": precision, "loss at first": round(shared[0], 4),
+                     f"after {steps - 1} steps": round(shared[-1], 4),
                      "largest difference": float(f"{max(apart):.1e}"), "allowed": float(f"{TOLERANCES[precision]:.1e}")})
     results.note("check", title, f"{len(rows)} ways to share learn as one process does")
     keep({name: results.table_of(title, rows)})
     return {way: found["cpu", "float64", way] for way in ("plain", "ddp", "fsdp")}
 
 
-def survives(name: str, program: Path, uninterrupted: list[float], title: str, way: str = "ddp", processes: int = 2) -> list[dict]:
+def survives(name: str, program: Path, uninterrupted: list[float], title: str, way: str = "ddp",
+             processes: int = 2) -> list[dict]:
     """Kills a run twice, and holds every loss against those of the run that nobody disturbed. On the CPU, in float64.
 
     First one process dies, and torchrun starts all again; then all die, torchrun too, and the same command is given again.
@@ -96,7 +98,8 @@ def survives(name: str, program: Path, uninterrupted: list[float], title: str, w
 
 
 def _arguments(device: str, precision: str, way: str, steps: int, folder: Path) -> list[str]:
-    return ["--tiny", "--device", device, "--precision", precision, "--way", way, "--steps", str(steps), "--folder", str(folder)]
+    return ["--tiny", "--device", device, "--precision", precision, "--way", way, "--steps", str(steps),
+            "--folder", str(folder)]
 
 
 def _losses(program: Path, device: str, precision: str, way: str, processes: int, steps: int, folder: Path) -> list[float]:

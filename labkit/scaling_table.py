@@ -27,8 +27,8 @@ def scale(name: str, program: Path, sequences: int, title: str, steps: int = 30)
     GPU alone, a multiple of the number of GPUs. steps: timed ones of each kind and start.
 
     Each number of GPUs is started STARTS times, in turns. Weak scaling: each GPU has `sequences` of its own. Strong: all share
-    `sequences`. Returns the rows: how shared, GPUs, scaling, sequences in all, the median of a step in ms with its 10th and 90th
-    percentile, the medians of the single starts, tokens a second, the part of GPUs times one GPU's tokens a second in per
+    `sequences`. Returns the rows: how shared, GPUs, scaling, sequences in all, the median of a step in ms with its 10th and
+    90th percentile, the medians of the single starts, tokens a second, the part of GPUs times one GPU's tokens a second in per
     cent, and the most memory of a GPU. None where memory ran out. Where there is less than two GPUs, the recorded tables are
     shown and [] is returned.
     """
@@ -50,7 +50,8 @@ def scale(name: str, program: Path, sequences: int, title: str, steps: int = 30)
     timelines = {f"{name}_{way}": timeline for way in ("ddp", "fsdp") if (timeline := _timeline(way, last))}
     waits = waiting_rows(reports)
     keep({name: results.table_of(f"{title}; NCCL {nccl}, linked by {link()}", rows),
-          **({f"{name}_waits": results.table_of(f"{title}: what the profiler saw", waits)} if waits else {}), **timelines}, caption)
+          **({f"{name}_waits": results.table_of(f"{title}: what the profiler saw", waits)} if waits else {}), **timelines},
+         caption)
     return rows
 
 
@@ -104,8 +105,9 @@ def waiting_rows(reports: dict[int, list[dict] | None]) -> list[dict]:
                 step, sent, exposed = (statistics.median(each[key] for each in steps)
                                        for key in ("step", "communicating", "exposed"))
                 hidden = [100 * (1 - each["exposed"] / each["communicating"]) for each in steps if each["communicating"]]
-                rows.append({"shared by": f"{way}, {count} GPUs, {kind}", "steps": len(steps), "a step, profiled, ms": round(step, 2),
-                             "NCCL runs, ms": round(sent, 2), "alone, ms": round(exposed, 2),
+                rows.append({"shared by": f"{way}, {count} GPUs, {kind}", "steps": len(steps),
+                             "a step, profiled, ms": round(step, 2), "NCCL runs, ms": round(sent, 2),
+                             "alone, ms": round(exposed, 2),
                              "behind other kernels, %": round(statistics.median(hidden), 1)})
     return rows
 
@@ -115,7 +117,8 @@ def _timeline(way: str, report: dict | None) -> dict | None:
     runs = [run for run in (report or {"runs": []})["runs"] if (run["way"], run["kind"]) == (way, "weak") and run["spans"]]
     if not runs:
         return None
-    lanes = [{"name": name, "spans": [{"start": round(start, 3), "end": round(end, 3)} for start, end in closed(spans, MOST_SPANS)]}
+    lanes = [{"name": name,
+              "spans": [{"start": round(start, 3), "end": round(end, 3)} for start, end in closed(spans, MOST_SPANS)]}
              for name, spans in runs[-1]["spans"].items()]
     return {"kind": "timeline", "title": f"A step by {way} on {report['processes']} GPUs: kernels of process 0", "unit": "ms",
             "lanes": lanes}

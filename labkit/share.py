@@ -227,7 +227,8 @@ def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], mem
     if tokens:
         row["tokens/s"] = round(1e6 * tokens / time["median_us"])
     if not whole:
-        row |= {"its share, %": round(100 * _ms(own) / row["ms a step"], 1), "its kernels": len(own), "its ms": round(_ms(own), 3)}
+        row |= {"its share, %": round(100 * _ms(own) / row["ms a step"], 1), "its kernels": len(own),
+                "its ms": round(_ms(own), 3)}
         if BASELINE in timings:
             row["share by leaving it out, %"] = round(100 * (1 - timings[BASELINE]["median_us"] / time["median_us"]), 1)
     return {"variant": label, **row}

@@ -30,7 +30,7 @@ _BROUGHT = {re.compile(r"\b(?:levels|in_flight)\("): [PROBES],  # calls, and wha
             re.compile(r"\bwheel\("): ["labs/wheel", "kernels/gelu"],
             re.compile(r"\b(?:flag_errors|flag_times)\("): ["kernels/gelu"],
             re.compile(r"\b(?:same_losses|survives)\("): ["labs/train.py", "labs/checkpoints.py"],
-            re.compile(r"\bscale\("): ["labs/scaling.py"],
+            re.compile(r"\blabkit\.scale\("): ["labs/scaling.py"],
             re.compile(r"\bdefault_stream\("): ["kernels/copy"],
             re.compile(r"\bagainst_nvbench\("): ["kernels/copy", "kernels/gelu", "kernels/row_sum", "kernels/stencil",
                                                   "kernels/transpose"],

@@ -54,7 +54,7 @@ class Run:
             time.sleep(POLL)
 
     def finish(self) -> list[dict]:
-        """Waits for the end, and returns the events of the log. RunFailed where it ends with an error, or after LIMIT seconds."""
+        """Waits for the end; returns the events of the log. RunFailed where it ends with an error, or after LIMIT seconds."""
         try:
             status = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:

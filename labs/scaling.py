@@ -52,8 +52,8 @@ def main(arguments: list[str] | None = None) -> None:
 def measured(way: str, settings: Settings, processes: Processes, steps: int) -> list[dict]:
     """A dict for each of weak and strong (one process alone: the two are one), the same in every process.
 
-    "ms": of each step in process 0. "bytes": the most memory that PyTorch had allocated there. "profiled": per process and step,
-    see `communication`; [] on a CPU. "spans": those of process 0's last step.
+    "ms": of each step in process 0. "bytes": the most memory that PyTorch had allocated there. "profiled": per process and
+    step, see `communication`; [] on a CPU. "spans": those of process 0's last step.
     """
     activation = gelus(labkit.load("gelu", backend="cuda" if processes.device.type == "cuda" else "host"))["fused"]
     trainer = Trainer(settings, processes, activation, way)
@@ -112,8 +112,8 @@ def _timed(calls: dict[str, Callable], steps: int, device: torch.device) -> dict
 
 
 def communication(trace: dict) -> dict:
-    """What a step's trace says of NCCL's kernels: in ms "step", "communicating", and "exposed", the part of it in which no other
-    kernel ran. "spans": {"compute" or a collective's name: [(start, end)]}, in ms from the first kernel's start.
+    """What a step's trace says of NCCL's kernels: in ms "step", "communicating", and "exposed", the part of it in which no
+    other kernel ran. "spans": {"compute" or a collective's name: [(start, end)]}, in ms from the first kernel's start.
     """
     kernels = [event for event in in_order(trace) if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     begin = kernels[0]["ts"]

@@ -23,7 +23,8 @@ class Windows(Dataset):
 
     def __init__(self, tokens: Tensor, sequences: int, context: int, seed: int = 0, part: int = 0, parts: int = 1):
         if sequences % parts:
-            raise ValueError(f"sequences is {sequences}, which {parts} processes cannot share evenly; take a multiple of {parts}")
+            raise ValueError(f"sequences is {sequences}, which {parts} processes cannot share evenly; take a multiple of "
+                             f"{parts}")
         if context >= len(tokens):
             raise ValueError(f"context is {context}, and the text has {len(tokens)} characters; it takes at least one more")
         self.tokens, self.sequences, self.context, self.seed = tokens, sequences, context, seed

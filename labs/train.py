@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
         run(options)
     except torch.OutOfMemoryError as error:
         fits = fitting(torch.device(options.device)).sequences
-        raise SystemExit(f"{error}\nThe model does not fit with so many sequences; a GPU like this one takes about {fits} of the "
-                         f"case study: --sequences {fits}") from None
+        raise SystemExit(f"{error}\nThe model does not fit with so many sequences; a GPU like this one takes about {fits} of "
+                         f"the case study: --sequences {fits}") from None
 
 
 def run(options: argparse.Namespace) -> None:

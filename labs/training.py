@@ -79,8 +79,8 @@ class Trainer:
         if settings.precision == "float64":
             self.plain.double()
         self.model = shared_out(self.plain, way, processes, self.autocast)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.1,
-                                           fused=self.device.type == "cuda")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95),
+                                           weight_decay=0.1, fused=self.device.type == "cuda")
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.autocast == torch.float16)
 
     def step(self, number: int, tokens: Tensor, targets: Tensor, model: nn.Module | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""A stand-in for a training program, in ms instead of seconds: one loss a step, a checkpoint every ten, a log as train.py writes.
+"""A stand-in for a training program, in ms instead of seconds: a loss a step, a checkpoint every ten, a log as of train.py.
 
 The environment variable FAULT names what it does wrong: "other" losses after an interruption, "anew" from the start.
 """

@@ -103,7 +103,9 @@ def lab_10(forward, both, memory=30.0):
     def change(found):
         rows = [{"variant": name, "ms a step": ms, "memory, GiB": gib} for name, ms, gib in (
             ("composed", 100.0, 40.0), ("fused forward", forward, 36.0), ("fused", both, memory))]
-        found["runs"].append({**found["runs"][0], "lab": "10_case_study", "tables": {"step": results.table_of("A step", rows)}})
+        others = [run for run in found["runs"] if run["lab"] != "10_case_study"]
+        ours = {**others[0], "lab": "10_case_study", "tables": {"step": results.table_of("A step", rows)}}
+        found["runs"] = [*others, ours]
     return change
 
 

@@ -1,4 +1,4 @@
-"""Many processes beside one: what counts as the same losses, a run that is killed, and what is made of the times of several GPUs.
+"""Many processes beside one: what counts as the same losses, a run that is killed, and what is made of several GPUs.
 
 The real program runs in lab 10, with gloo on the CPU; here others stand in for it.
 """
@@ -81,10 +81,12 @@ def test_a_run_that_goes_on_wrongly_is_found(killed, fault, words):
 
 def test_what_a_program_says_last_is_told_where_it_fails(tmp_path):
     path = program(tmp_path, 'raise ValueError("no such thing")')
-    with torchrun.started(path, 1, [], tmp_path) as run, pytest.raises(torchrun.RunFailed, match=r"(?s)ended with 1.*no such thing"):
-        run.finish()
-    with torchrun.started(path, 1, [], tmp_path) as run, pytest.raises(torchrun.RunFailed, match="was to reach step 3, and it ended"):
-        run.wait_until(lambda events: False, "step 3")
+    with torchrun.started(path, 1, [], tmp_path) as run:
+        with pytest.raises(torchrun.RunFailed, match=r"(?s)ended with 1.*no such thing"):
+            run.finish()
+    with torchrun.started(path, 1, [], tmp_path) as run:
+        with pytest.raises(torchrun.RunFailed, match="was to reach step 3, and it ended"):
+            run.wait_until(lambda events: False, "step 3")
 
 
 def test_a_program_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_path, monkeypatch):
@@ -134,9 +136,9 @@ def report(processes, ways, ms, sequences=16, profiled=()):
 
 
 def test_scaling_is_tokens_a_second_over_those_of_as_many_single_gpus():
-    one = [report(1, ["plain"], {("plain", "weak"): [99.0, 100.0, 101.0]}), report(1, ["plain"], {("plain", "weak"): [104.0] * 3})]
-    two = [report(2, ["ddp", "fsdp"], {("ddp", "weak"): [125.0] * 3, ("ddp", "strong"): [75.0] * 3, ("fsdp", "weak"): [200.0] * 3,
-                                       ("fsdp", "strong"): [102.5] * 3})] * 2
+    one = [report(1, ["plain"], {("plain", "weak"): ms}) for ms in ([99.0, 100.0, 101.0], [104.0] * 3)]
+    two = [report(2, ["ddp", "fsdp"], {("ddp", "weak"): [125.0] * 3, ("ddp", "strong"): [75.0] * 3,
+                                       ("fsdp", "weak"): [200.0] * 3, ("fsdp", "strong"): [102.5] * 3})] * 2
     rows = {(row["shared by"], row["GPUs"], row["scaling"]): row for row in scaling_table.scaling_rows({1: one, 2: two})}
     alone = rows["one alone", 1, "–"]
     assert alone["ms a step"] == 102.5 and alone["starts, ms"] == "100.0–104.0" and alone["of GPUs × one, %"] == 100.0
@@ -147,8 +149,8 @@ def test_scaling_is_tokens_a_second_over_those_of_as_many_single_gpus():
 
 
 def test_where_memory_ran_out_the_rows_are_empty():
-    rows = scaling_table.scaling_rows({1: None, 2: [report(2, ["ddp", "fsdp"], {(way, kind): [50.0] * 3 for way in ("ddp", "fsdp")
-                                                                                for kind in ("weak", "strong")})]})
+    times = {(way, kind): [50.0] * 3 for way in ("ddp", "fsdp") for kind in ("weak", "strong")}
+    rows = scaling_table.scaling_rows({1: None, 2: [report(2, ["ddp", "fsdp"], times)]})
     assert rows[0]["ms a step"] is None and len(rows) == 5
     assert rows[1]["ms a step"] == 50.0 and rows[1]["of GPUs × one, %"] is None  # of what, nobody knows
 
@@ -175,13 +177,14 @@ def test_a_trace_says_how_long_nccl_runs_and_how_long_alone(monkeypatch):
         event("gemm", 1000, 400), event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", 1300, 300),
         event("gelu", 1400, 100), event("gemm", 1800, 200), event("ncclDevKernel_AllGather_RING_LL", 1900, 200),
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 9999}]})
-    # From 1000 to 1500 and 1800 to 2000 something computes; NCCL runs from 1300 to 1600 and 1900 to 2100, the last 100 of each alone.
+    # Something computes from 1000 to 1500 and 1800 to 2000; NCCL runs from 1300 to 1600 and 1900 to 2100, 100 of each alone.
     assert found["step"] == pytest.approx(1.1) and found["communicating"] == pytest.approx(0.5)
     assert found["exposed"] == pytest.approx(0.2)
     assert set(found["spans"]) == {"compute", "AllReduce", "AllGather"} and len(found["spans"]["compute"]) == 2
 
 
-@pytest.mark.parametrize("most, expected", [(9, [[0, 1], [2, 3], [3.5, 4], [8, 9]]), (3, [[0, 1], [2, 4], [8, 9]]), (1, [[0, 9]])])
+@pytest.mark.parametrize("most, expected",
+                         [(9, [[0, 1], [2, 3], [3.5, 4], [8, 9]]), (3, [[0, 1], [2, 4], [8, 9]]), (1, [[0, 9]])])
 def test_a_lane_of_too_many_spans_closes_its_shortest_gaps(most, expected):
     assert scaling_table.closed([[0, 1], [2, 3], [3.5, 4], [8, 9]], most) == expected
 

@@ -194,7 +194,8 @@ def checkpoints(folder, settings):
     return Checkpoints(folder, dataclasses.asdict(settings))
 
 
-@pytest.mark.parametrize("precision, way", [("float64", "plain"), ("bfloat16", "ddp"), ("float16", "plain"), ("bfloat16", "fsdp")])
+@pytest.mark.parametrize("precision, way",
+                         [("float64", "plain"), ("bfloat16", "ddp"), ("float16", "plain"), ("bfloat16", "fsdp")])
 def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_interrupted(alone, tmp_path, precision, way):
     from training import Trainer
 
@@ -320,7 +321,8 @@ def test_on_a_gpu_a_run_goes_on_with_the_same_bits(tmp_path, precision):
     train.main([*arguments, "--steps", "6", "--folder", str(tmp_path / "whole")])
     for steps in ("3", "6"):
         train.main([*arguments, "--steps", steps, "--folder", str(tmp_path / "parts")])
-    logs = [[json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()] for run in ("whole", "parts")]
+    logs = [[json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
+            for run in ("whole", "parts")]
     whole, parts = ([event["loss"] for event in events if "loss" in event] for events in logs)
     assert len(whole) == 6 and parts == whole
 
@@ -335,7 +337,8 @@ def test_fsdp_holds_no_weight_of_a_block_in_full_between_steps_and_fetches_16_bi
     with joined("cuda") as processes:
         trainer = Trainer(settings, processes, F.gelu, "fsdp")
         block = trainer.model.blocks[0]
-        block.qkv.register_forward_pre_hook(lambda module, inputs: seen.append((module.weight.dtype, block.norm_mlp.weight.dtype)))
+        block.qkv.register_forward_pre_hook(
+            lambda module, inputs: seen.append((module.weight.dtype, block.norm_mlp.weight.dtype)))
         tokens = torch.zeros(4, 16, dtype=torch.int64, device=processes.device)
         trainer.step(0, tokens, tokens)
         assert seen == [(torch.bfloat16, torch.float32)]
