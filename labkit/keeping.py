@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Callable
 
 import torch
@@ -29,14 +28,15 @@ def kept_a_layer(name: str, variants: dict[str, Activation], layer: Layer, x: to
     Returns a row a variant and one for no activation: the tensors, their bytes a token and channel, those of them that are
     there for the activation, and the MiB of a layer of `width` channels with `tokens` tokens.
     """
-    batch, _, channels = x.shape
+    batch = x.shape[0]
     if batch % 2:
         raise ValueError(f"kept_a_layer: x has {batch} sequences; it takes an even number, of which half is left out")
     rows = []
     for label, activation in {**variants, BASELINE: lambda y: y}.items():
-        whole, half = (_kept(layer, activation, part) for part in (x, x[:batch // 2]))
-        each = (sum(whole) - sum(half)) / (x[batch // 2:].numel() / channels) / channels
-        rows.append({"variant": label, "tensors": len(whole), "bytes a token and channel": round(each, 2),
+        grown = [large - small for large, small in zip(_kept(layer, activation, x), _kept(layer, activation, x[:batch // 2]),
+                                                       strict=True) if large != small]
+        each = sum(grown) / x[batch // 2:].numel()
+        rows.append({"variant": label, "tensors": len(grown), "bytes a token and channel": round(each, 2),
                      "for the activation": each,
                      f"MiB a layer, {tokens:,} tokens of {width}": round(each * tokens * width / 2**20)})
     without = rows[-1]["for the activation"]
@@ -49,7 +49,7 @@ def kept_a_layer(name: str, variants: dict[str, Activation], layer: Layer, x: to
 
 
 def _kept(layer: Layer, activation: Activation, x: torch.Tensor) -> list[int]:
-    """The bytes of each storage that is kept, but for those that hold no multiple of what x has tokens."""
+    """The bytes of each storage that is kept, in the order in which they are kept first."""
     kept: dict[int, int] = {}
     alive = []  # a storage that is let go of may come again at the same address
 
@@ -59,6 +59,5 @@ def _kept(layer: Layer, activation: Activation, x: torch.Tensor) -> list[int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(x.detach().requires_grad_(), activation)
-    tokens = math.prod(x.shape[:2])
-    return [size for size in kept.values() if size % tokens == 0]
+        layer(x.detach().clone().requires_grad_(), activation)  # a clone: part of a tensor has the storage of the whole
+    return list(kept.values())

@@ -1,0 +1,74 @@
+"""What chapter 10 says in words of its recorded tables; see test_recorded.py."""
+
+import pytest
+from recorded_tables import rows
+
+LAB = "10_case_study"
+
+
+def step():
+    return rows(LAB, "step")
+
+
+def test_10_the_fused_step_is_at_least_1_3_times_as_fast_in_at_most_0_65_of_the_memory_and_no_worse_than_f_gelu():
+    composed, fused, native = (step()[name] for name in ("composed", "fused", "F.gelu"))
+    assert composed["ms a step"] >= 1.30 * fused["ms a step"] and fused["memory, GiB"] <= 0.65 * composed["memory, GiB"]
+    assert fused["ms a step"] <= native["ms a step"] and fused["memory, GiB"] <= native["memory, GiB"]
+    assert native["10%, ms"] <= fused["90%, ms"]  # "differ by less than their spread"
+
+
+def test_10_fusing_the_forward_pass_alone_gains_no_time_and_all_the_memory():
+    composed, forward, fused = (step()[name] for name in ("composed", "fused forward", "fused"))
+    assert composed["ms a step"] <= forward["ms a step"] <= 1.05 * composed["ms a step"]
+    assert forward["memory, GiB"] == fused["memory, GiB"]
+    parts = rows(LAB, "step_kernels")
+    in_passes = {part: sum(row["ms"] for name, row in parts.items() if name.endswith(f"activation {part}"))
+                 for part in ("forward", "backward")}
+    assert in_passes["forward"] < in_passes["backward"]
+
+
+def test_10_the_compiled_model_is_the_fastest_and_no_gelu_is_the_least_of_the_others():
+    ms = {name: row["ms a step"] for name, row in step().items()}
+    assert min(ms, key=ms.get) == "torch.compile of the model"
+    assert ms["no activation"] == min(value for name, value in ms.items() if name != "torch.compile of the model")
+
+
+def test_10_the_two_ways_to_measure_the_share_agree():
+    for row in step().values():
+        if row["its share, %"] is not None:
+            assert abs(row["its share, %"] - row["share by leaving it out, %"]) <= 1.5
+
+
+def test_10_composed_gelu_keeps_six_tensors_of_its_inputs_size_and_the_layers_difference_is_that_of_the_step():
+    kept = rows(LAB, "kept")
+    assert kept["composed"]["for the activation"] == 6 * 8
+    assert {kept[name]["for the activation"] for name in kept if name not in ("composed", "no activation")} == {8}
+    column = next(name for name in kept["composed"] if name.startswith("MiB a layer"))
+    layers = 24 * (kept["composed"][column] - kept["fused"][column]) / 1024
+    assert step()["composed"]["memory, GiB"] - step()["fused"]["memory, GiB"] == pytest.approx(layers, rel=0.02)
+
+
+def test_10_the_articles_point_lies_above_amdahls_curve_and_ours_below_and_close():
+    theirs, ours = (rows(LAB, "article_cap")[model] for model in ("the article", "here"))
+    assert theirs["times as fast"] > 1.3 * theirs["cap"] and theirs["share that this needs, %"] > 2 * theirs["share, %"]
+    assert 0.9 * ours["cap"] <= ours["times as fast"] <= ours["cap"]
+    both = rows(LAB, "article")["forward and gradient fused"]
+    assert 10 <= both["here, saved, %"] < both["article, saved, %"]
+    assert both["here, GiB saved, %"] > both["article, GB saved, %"]
+    assert rows(LAB, "article")["forward fused"]["here, saved, %"] <= 0 < 15 < rows(LAB, "article")["forward fused"]["article, saved, %"]
+
+
+def test_10_no_form_ends_much_farther_from_composed_gelu_than_composed_gelu_from_itself():
+    losses = rows(LAB, "losses")
+    again = abs(losses["composed, again"]["difference, %"])
+    assert all(abs(row["difference, %"]) <= max(3 * again, 0.5) for row in losses.values())
+    assert all(row["largest at a step, %"] <= 5 for row in losses.values())
+
+
+def test_10_two_processes_differ_in_the_last_bits_and_a_killed_run_in_none():
+    same = rows(LAB, "same")
+    assert {row["precision"] for row in same.values()} >= {"float64"}
+    assert all(row["largest difference"] <= 1e-14 for row in same.values() if row["precision"] == "float64")
+    killed = rows(LAB, "killed")
+    assert killed["the end"]["losses that differ"] == 0 and killed["the end"]["steps done twice"] > 0
+    assert all(row["went on from"] > 0 and row["went on from"] % 10 == 0 for row in killed.values() if row["went on from"])
