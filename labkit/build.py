@@ -288,7 +288,7 @@ def _parsed_header(options: list[str]) -> list[str]:
             work = folder.with_suffix(".work")
             shutil.rmtree(work, ignore_errors=True)  # what one that was killed has left
             work.mkdir()
-            (work / header.name).symlink_to(header)  # found where a file includes it once more, and passed over
+            shutil.copy(header, work)  # found where a file includes it once more, and passed over
             host.parse_header(header, options, work / f"{header.name}.gch")
             work.rename(folder)
     return [f"-I{folder}"]

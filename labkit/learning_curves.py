@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Callable
+from typing import Callable, Sequence
 
 from labkit import results
 from labkit.environment import one_thread
@@ -15,14 +15,14 @@ LAST = 10  # steps over which the final loss is averaged
 
 
 def learning(name: str, variants: dict[str, Activation | Compiled], make_step: Callable[[], Step], title: str, steps: int = 100,
-             tolerance: float | None = None) -> list[dict]:
+             tolerance: float | None = None, drawn: Sequence[str] = ()) -> list[dict]:
     """Trains a model with each variant from the same weights on the same batches; shows and keeps table and curves.
 
     name: what the table is called in results/; <name>_curves is the loss over the steps. variants: {label: function of one
     tensor, or Compiled}; the first is what the others are compared with. make_step: called without arguments for each variant;
     returns a function of an activation that runs one training step, and always begins with the same weights. title: what is
     trained. steps: how many, at least 10. tolerance: the largest difference of a final loss from the first variant's, relative
-    to it.
+    to it. drawn: the variants whose losses the figure shows; all by default.
 
     Returns a row a variant: the mean loss of the last 10 steps, its difference from the first variant's in per cent, and the
     largest such difference at any step. None where a loss was NaN or infinite. Without a tolerance it judges nothing; with one
@@ -39,7 +39,7 @@ def learning(name: str, variants: dict[str, Activation | Compiled], make_step: C
         free()
     first = next(iter(losses.values()))
     rows = [{"variant": label, **_compared(found, first)} for label, found in losses.items()]
-    series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found] for label, found in losses.items()}
+    series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found] for label, found in losses.items() if not drawn or label in drawn}
     curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(steps))}, "y": {"label": "loss"},
              "series": series}
     results.note("measured", title, f"{len(rows)} variants, {steps} steps")

@@ -44,11 +44,16 @@ def ensure() -> Path:
 
 
 def activate(environment: dict) -> dict:
-    """`environment` as inside .venv: its programs first on PATH, and labkit importable from any folder."""
+    """`environment` as inside .venv: its programs first on PATH, labkit importable from any folder, bytecode kept.
+
+    Labs and tests start hundreds of processes. Without bytecode (images of Docker often ask for that) each of them would
+    parse PyTorch anew, which takes longer than what most of them do.
+    """
     inside = {**environment, "VIRTUAL_ENV": str(VENV)}
     inside["PATH"] = os.pathsep.join(filter(None, [str(VENV / "bin"), environment.get("PATH")]))
     inside["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))
-    inside.pop("PYTHONHOME", None)
+    for name in ("PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
+        inside.pop(name, None)
     return inside
 
 

@@ -217,8 +217,8 @@ def _timed(variants: dict[str, Activation | Compiled], memory: dict[str, int | N
 
 def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], memory: dict[str, int | None], whole: bool,
          tokens: int | None) -> dict:
-    row = dict.fromkeys(["ms a step", *(["tokens/s"] if tokens else []), "its share, %", "share by leaving it out, %",
-                         "memory, GiB", "its kernels", "its ms", "all kernels, ms", "10%, ms", "90%, ms"])
+    row = dict.fromkeys(["ms a step", "10%, ms", "90%, ms", *(["tokens/s"] if tokens else []), "its share, %",
+                         "share by leaving it out, %", "memory, GiB", "its kernels", "its ms", "all kernels, ms"])
     if label not in timings:
         return {"variant": label, **row}
     time, own = timings[label], [kernel for kernel in ran[label] if kernel.part != "rest"]

@@ -25,7 +25,7 @@ def kernels(tmp_path, monkeypatch):
     for kept in build.BUILD_ROOT.glob("*.o"):
         shutil.copy(kept, tmp_path / "build")
     for parsed in build.BUILD_ROOT.glob("parsed-*/"):
-        shutil.copytree(parsed, tmp_path / "build" / parsed.name, symlinks=True)
+        shutil.copytree(parsed, tmp_path / "build" / parsed.name)
     monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "build")
     return copy
 
