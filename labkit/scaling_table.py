@@ -43,7 +43,7 @@ def scale(name: str, program: Path, sequences: int, title: str, steps: int = 30)
             report = _started(program, count, sequences, steps)
             reports[count] = None if report is None else [*reports[count], report]
     rows = scaling_rows(reports)
-    nccl = next(report["nccl"] for found in reports.values() for report in found or [])
+    nccl = next((report["nccl"] for found in reports.values() for report in found or []), "did not run")
     caption = f"On {here()}; NCCL {nccl}, GPUs linked by {link()}"
     results.note("measured", title, f"1 to {counts[-1]} GPUs, {STARTS} starts each, {steps} steps")
     last = next((found[-1] for found in reversed(reports.values()) if found), None)
@@ -64,8 +64,8 @@ def _started(program: Path, count: int, sequences: int, steps: int) -> dict | No
         try:
             with started(program, count, arguments, Path(folder)) as run:
                 run.finish()
-        except RunFailed as error:
-            if "OutOfMemoryError" in str(error):
+        except RunFailed:
+            if "OutOfMemoryError" in run.errors.read_text(encoding="utf-8", errors="replace"):  # of any process
                 return None
             raise
         return json.loads(output.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -73,9 +74,7 @@ class Run:
         self.process.wait()
 
     def _words(self) -> str:
-        text = self.errors.read_text(encoding="utf-8", errors="replace")
-        first = text.find("Traceback (most recent call last)")  # later ones are of processes that waited for this one
-        return f"It said:\n{text[max(first, 0):][:2000] if first >= 0 else text[-2000:]}"
+        return f"It said:\n{first_error(self.errors.read_text(encoding='utf-8', errors='replace'))}"
 
 
 @contextlib.contextmanager
@@ -110,3 +109,17 @@ def losses(events: list[dict]) -> dict[int, list[float]]:
         if "loss" in event:
             found.setdefault(event["step"], []).append(event["loss"])
     return found
+
+
+def first_error(text: str) -> str:
+    """Of what processes wrote, the end of the first traceback and its error; the end of all where there is no traceback.
+
+    Later tracebacks are of processes that waited for that one. torchrun begins the lines of each with "[rank0]: ", and those of
+    several may be mixed.
+    """
+    first = re.search(r"^(\[rank\d+\]: |)Traceback \(most recent call last\)", text, re.MULTILINE)
+    if first is None:
+        return text[-2000:]
+    lines = [line.removeprefix(first[1]) for line in text[first.start():].splitlines() if line.startswith(first[1])]
+    end = next((k for k, line in enumerate(lines[1:], 1) if line and not line[0].isspace()), len(lines) - 1)
+    return "\n".join([*lines[max(1, end - 6):end], *lines[end:end + 5]])

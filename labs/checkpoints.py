@@ -15,14 +15,15 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-KEPT = 2  # the newest; the one before it is there should the disk have lost a part of that
+KEPT = 2  # the newest, and the one before: should a disk damage the newest, delete its folder, and the run goes on from that
 _WHOLE = re.compile(r"step-(\d{8})")
 
 
 class Checkpoints:
-    """The checkpoints in one folder, which all processes see. settings: what a run must have in common with them.
+    """The checkpoints in one folder, which all processes must see, those of other hosts too.
 
-    All processes must call `save` and `load` together.
+    settings: what a run must have in common with them. All processes must call `save` and `load` together. Both raise
+    ValueError where a process does not see the folder that process 0 sees.
     """
 
     def __init__(self, folder: Path, settings: dict):
@@ -37,10 +38,15 @@ class Checkpoints:
         """Writes what a run needs to go on before `step`; older ones than the KEPT newest go."""
         place, beside = self.folder / f"step-{step:08}", self.folder / f"writing-{step:08}"
         if dist.get_rank() == 0:
-            shutil.rmtree(beside, ignore_errors=True)  # of a run that was killed
+            for left in [*self.folder.glob("writing-*"), *self.folder.glob("deleting-*")]:  # by a run that was killed
+                shutil.rmtree(left)
             beside.mkdir(parents=True)
-            (beside / "settings.json").write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
+            with (beside / "settings.json").open("w", encoding="utf-8") as file:
+                json.dump(self.settings, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
         dist.barrier()
+        _seen_by_all(beside)
         dcp.save(_state(trainer), checkpoint_id=beside)
         dist.barrier()
         if dist.get_rank() == 0:
@@ -57,9 +63,12 @@ class Checkpoints:
 
         Raises ValueError where it was written with other settings, and names them.
         """
-        found = self.newest()
+        chosen = [self.newest() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(chosen)  # one decides: directories of a network disk may look different elsewhere
+        found = chosen[0]
         if found is None:
             return 0
+        _seen_by_all(found)
         written = json.loads((found / "settings.json").read_text(encoding="utf-8"))
         if others := [f"{name} {written.get(name)!r}, and this run has {value!r}"
                       for name, value in self.settings.items() if written.get(name) != value]:
@@ -70,6 +79,14 @@ class Checkpoints:
                        optim_state_dict=state["optimizer"])
         trainer.scaler.load_state_dict(state["scaler"])
         return int(_WHOLE.fullmatch(found.name)[1])
+
+
+def _seen_by_all(folder: Path) -> None:
+    seen = [False] * dist.get_world_size()
+    dist.all_gather_object(seen, (folder / "settings.json").is_file())
+    if not all(seen):
+        raise ValueError(f"{folder} is not there for the processes {[rank for rank, there in enumerate(seen) if not there]}. "
+                         "All hosts must share the folder of the checkpoints, under one name")
 
 
 def _state(trainer) -> dict:

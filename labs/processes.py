@@ -31,7 +31,7 @@ class Processes:
 
     def mean(self, value: torch.Tensor) -> float:
         """The mean of a 0-d tensor over all processes; each must ask."""
-        total = value.detach().double()
+        total = value.detach().to(torch.float64, copy=True)  # the sum takes its place
         dist.all_reduce(total)
         return total.item() / self.count
 

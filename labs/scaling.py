@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node=gpu labs/scaling.py --ways ddp fsdp --output scaling.json
 
-Weak: each process has as many sequences as one process alone would have. Strong: they share those of one. The steps of both are
+Weak: each process has as many sequences as one process alone would have. Strong: they share those of one. Blocks of steps of both are
 timed in turn. Then some steps of each run under torch.profiler, in every process.
 """
 
@@ -26,9 +26,10 @@ from gelus import gelus  # noqa: E402
 from labkit.gpu_trace import in_order, traced  # noqa: E402
 from processes import WAYS, Processes, joined  # noqa: E402
 from text_batches import Windows, text_tokens  # noqa: E402
-from training import TINY, Settings, Trainer, case_study  # noqa: E402
+from training import Settings, Trainer, case_study, tiny  # noqa: E402
 
 WARM_UP, PROFILED = 5, 3  # steps
+BLOCK, SKIPPED = 10, 2  # timed steps that follow one another, and those before them, which the host may be ahead of
 Span = tuple[float, float]
 
 
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args(arguments)
     with joined(options.device) as processes:
-        settings = TINY if options.device == "cpu" else case_study(processes.device)
+        settings = (tiny if options.device == "cpu" else case_study)(processes.device)
         settings = dataclasses.replace(settings, sequences=options.sequences or settings.sequences)
         found = [run for way in options.ways for run in measured(way, settings, processes, options.steps)]
         if processes.rank == 0:
@@ -52,10 +53,11 @@ def main(arguments: list[str] | None = None) -> None:
 def measured(way: str, settings: Settings, processes: Processes, steps: int) -> list[dict]:
     """A dict for each of weak and strong (one process alone: the two are one), the same in every process.
 
-    "ms": of each step in process 0. "bytes": the most memory that PyTorch had allocated there. "profiled": per process and
+    "ms": of each step in process 0. "bytes": the most memory that PyTorch had allocated on a GPU. "profiled": per process and
     step, see `communication`; [] on a CPU. "spans": those of process 0's last step.
     """
-    activation = gelus(labkit.load("gelu", backend="cuda" if processes.device.type == "cuda" else "host"))["fused"]
+    on_gpu = processes.device.type == "cuda"
+    activation = gelus(labkit.load("gelu", backend="cuda" if on_gpu else "host"))["fused"]
     trainer = Trainer(settings, processes, activation, way)
     text = text_tokens()
     calls, bytes_of, counts = {}, {}, {"weak": settings.sequences * processes.count, "strong": settings.sequences}
@@ -69,20 +71,31 @@ def measured(way: str, settings: Settings, processes: Processes, steps: int) -> 
     ms = _timed(calls, steps, processes.device)
     runs = []
     for kind, call in calls.items():
-        profiled = [communication(traced(call)) for _ in range(PROFILED)] if processes.device.type == "cuda" else []
-        everywhere = [None] * processes.count
-        dist.all_gather_object(everywhere, [{key: value for key, value in each.items() if key != "spans"} for each in profiled])
+        profiled = [communication(traced(lambda: _together(call))) for _ in range(PROFILED if on_gpu else 0)]
+        everywhere = _from_all([{key: value for key, value in each.items() if key != "spans"} for each in profiled], processes)
         runs.append({"way": way, "kind": kind, "sequences": counts[kind], "tokens": counts[kind] * settings.context,
-                     "ms": ms[kind], "bytes": bytes_of[kind], "profiled": sum(everywhere, []),
+                     "ms": ms[kind], "bytes": max(_from_all(bytes_of[kind], processes)), "profiled": sum(everywhere, []),
                      "spans": profiled[-1]["spans"] if profiled else {}})
     return runs
 
 
-def _peak(call: Callable, device: torch.device) -> int | None:
+def _together(call: Callable) -> None:
+    """The call, begun by all processes at the same time: or one would count as communication that another came late."""
+    dist.all_reduce(torch.zeros(1))  # in the CPU's memory, so that it is none of the GPU's kernels
+    call()
+
+
+def _from_all(value, processes: Processes) -> list:
+    everywhere = [None] * processes.count
+    dist.all_gather_object(everywhere, value)
+    return everywhere
+
+
+def _peak(call: Callable, device: torch.device) -> int:
     for _ in range(WARM_UP):  # the optimizer allocates its moments in the first one
         call()
     if device.type != "cuda":
-        return None
+        return 0
     torch.cuda.reset_peak_memory_stats()
     call()
     torch.cuda.synchronize()
@@ -90,25 +103,32 @@ def _peak(call: Callable, device: torch.device) -> int | None:
 
 
 def _timed(calls: dict[str, Callable], steps: int, device: torch.device) -> dict[str, list[float]]:
-    """The ms of each step. Those of a GPU follow each other without a pause, as in training."""
+    """The ms of at least `steps` steps of each kind, in blocks. In a block one follows the other without a pause, as in training:
+    so a step for which the host is too slow takes the host's time, as it would there.
+    """
     ms: dict[str, list[float]] = {kind: [] for kind in calls}
-    marks: dict[str, list[tuple]] = {kind: [] for kind in calls}
-    for _ in range(steps):
+    for _ in range(-(-steps // BLOCK)):
         for kind, call in calls.items():
+            marks = []
+            for _ in range(SKIPPED + BLOCK):
+                call()
+                marks.append(_mark(device))
             if device.type == "cuda":
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                call()
-                end.record()
-                marks[kind].append((start, end))
-            else:
-                begun = time.perf_counter()
-                call()
-                ms[kind].append(1e3 * (time.perf_counter() - begun))
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        ms = {kind: [start.elapsed_time(end) for start, end in pairs] for kind, pairs in marks.items()}
+                torch.cuda.synchronize()
+            ms[kind] += [_between(*pair) for pair in zip(marks[SKIPPED - 1:], marks[SKIPPED:])]
     return ms
+
+
+def _mark(device: torch.device) -> torch.cuda.Event | float:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _between(start: torch.cuda.Event | float, end: torch.cuda.Event | float) -> float:
+    return 1e3 * (end - start) if isinstance(start, float) else start.elapsed_time(end)
 
 
 def communication(trace: dict) -> dict:

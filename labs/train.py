@@ -1,6 +1,7 @@
 """Trains a GPT-style Transformer with a GeLU of your choice, on one process or, started by torchrun, on many.
 
-    python labs/train.py --steps 100
+    python labs/train.py --tiny                    # on a CPU too
+    python labs/train.py --sequences 2             # on a GPU of 16 GB
     torchrun --standalone --nproc-per-node=gpu labs/train.py --way fsdp --steps 100 --folder runs/one
 
 Every step's loss goes to standard output, and with --folder to log.jsonl in it, where the checkpoints lie too. The same command
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,28 +33,39 @@ from checkpoints import Checkpoints  # noqa: E402
 from gelus import NAMES, gelus  # noqa: E402
 from processes import WAYS, Processes, joined  # noqa: E402
 from text_batches import Windows, loader, text_tokens  # noqa: E402
-from training import TINY, Settings, Trainer, case_study, fitting  # noqa: E402
+from training import Settings, Trainer, case_study, tiny  # noqa: E402
+from transformer import sequences_that_fit  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     try:
         run(options)
+        return
     except torch.OutOfMemoryError as error:
-        fits = fitting(torch.device(options.device)).sequences
-        raise SystemExit(f"{error}\nThe model does not fit with so many sequences; a GPU like this one takes about {fits} of "
-                         f"the case study: --sequences {fits}") from None
+        short = str(error)
+    # Only out here is nothing left that holds the model, so that what is free can be seen.
+    gc.collect()
+    torch.cuda.empty_cache()
+    settings, processes = settings_of(options), int(os.environ.get("WORLD_SIZE", 1))
+    fits = sequences_that_fit(settings.layers, settings.width, settings.vocabulary, settings.context, most=settings.sequences)
+    raise SystemExit(f"{short}\n{settings.sequences} sequences do not fit on {processes} of these GPUs; about "
+                     f"{fits * processes} do: --sequences {fits * processes}. Each GPU takes its part of them")
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The case study's settings, or those of a tiny model, with what the command line changes."""
+    base = (tiny if options.tiny else case_study)(torch.device(options.device))
+    chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)}
+    return dataclasses.replace(base, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains as the command line asks, together with the other processes that torchrun started."""
-    on_gpu = options.device == "cuda"
+    settings = settings_of(options)
     with joined(options.device) as processes:
-        base = TINY if options.tiny else case_study(processes.device)
-        chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)}
-        settings = dataclasses.replace(base, **{name: value for name, value in chosen.items() if value is not None})
         # One process builds the operator where it is not built yet; the others wait for it.
-        activation = gelus(labkit.load("gelu", backend="cuda" if on_gpu else "host"))[options.gelu]
+        activation = gelus(labkit.load("gelu", backend="cuda" if options.device == "cuda" else "host"))[options.gelu]
         way = options.way or ("plain" if processes.count == 1 else "ddp")
         trainer = Trainer(settings, processes, activation, way)
         if options.compile:
@@ -74,11 +88,10 @@ def train(trainer: Trainer, processes: Processes, steps: int, folder: Path | Non
         tokens, targets = (part.to(processes.device, non_blocking=True) for part in batch)
         loss = processes.mean(trainer.step(number, tokens, targets))
         if log:
-            now = time.perf_counter()
-            log.write(step=number, loss=loss, ms=round(1e3 * (now - begun), 3))
-            begun = now
+            log.write(step=number, loss=loss, ms=round(1e3 * (time.perf_counter() - begun), 3))
         if checkpoints and (number + 1 == steps or (number + 1) % save_every == 0):
             checkpoints.save(number + 1, trainer)
+        begun = time.perf_counter()  # the time of a step, without that of a checkpoint
     if log:
         log.write(end=steps)
 

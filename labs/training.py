@@ -20,7 +20,7 @@ PRECISIONS = {"float64": None, "float32": None, "bfloat16": torch.bfloat16, "flo
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What makes a run what it is; two runs with the same settings compute the same on the same machine."""
+    """What makes a run what it is: two runs with the same settings begin with the same weights and see the same batches."""
 
     layers: int = 24
     width: int = 1024
@@ -43,7 +43,7 @@ class Settings:
             raise ValueError(f"precision is {self.precision!r}; there are {', '.join(PRECISIONS)}")
 
 
-TINY = Settings(layers=2, width=32, heads=2, vocabulary=64, context=32, sequences=8, learning_rate=2e-3, warm_up=5)
+_TINY = Settings(layers=2, width=32, heads=2, vocabulary=64, context=32, sequences=8, learning_rate=2e-3, warm_up=5)
 
 
 def case_study(device: torch.device) -> Settings:
@@ -51,10 +51,15 @@ def case_study(device: torch.device) -> Settings:
     return Settings(precision=str(mixed_dtype(device)).removeprefix("torch."))
 
 
+def tiny(device: torch.device) -> Settings:
+    """Settings for a CPU and for tests, in the 16-bit type that the device computes in."""
+    return dataclasses.replace(_TINY, precision=case_study(device).precision)
+
+
 def fitting(device: torch.device) -> Settings:
-    """The case study with as many sequences in a batch as this GPU's free memory takes; on a CPU the settings of TINY."""
+    """The case study with as many sequences in a batch as this GPU's free memory takes; on a CPU the settings of `tiny`."""
     if device.type != "cuda":
-        return TINY
+        return tiny(device)
     case = case_study(device)
     return dataclasses.replace(case, sequences=sequences_that_fit(case.layers, case.width, case.vocabulary, case.context,
                                                                   most=case.sequences))
@@ -67,9 +72,6 @@ class Trainer:
     """
 
     def __init__(self, settings: Settings, processes: Processes, activation: Activation, way: str = "plain"):
-        if settings.precision == "float16" and way == "fsdp":
-            raise ValueError("float16 with fsdp: each process would look for overflows in its own part of the gradients and "
-                             "decide alone whether to skip the step. Take bfloat16 or float32, or ddp")
         self.settings, self.autocast = settings, PRECISIONS[settings.precision]
         self.device = processes.device
         torch.manual_seed(settings.seed)

@@ -89,6 +89,32 @@ def test_what_a_program_says_last_is_told_where_it_fails(tmp_path):
             run.wait_until(lambda events: False, "step 3")
 
 
+TRACES = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "labs/train.py", line 1, in <module>
+[rank0]: Traceback (most recent call last):
+""" + "".join(f"[rank1]:   File \"torch/module.py\", line {k}, in forward\n[rank1]:     y = f(x)\n" for k in range(60)) + """\
+[rank0]:   File "labs/train.py", line 1, in <module>
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+[rank0]: RuntimeError: Connection reset by peer
+E1130 torch/distributed/elastic: failed (exitcode: 1)
+"""
+
+
+def test_of_many_processes_words_the_first_error_is_told_however_deep_it_came_from():
+    told = torchrun.first_error(TRACES)
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in told and "line 59" in told
+    assert "reset by peer" not in told and len(told) < 1000
+    assert torchrun.first_error("Traceback (most recent call last):\n  File x\nValueError: of one\n") == "  File x\nValueError: of one"
+    assert torchrun.first_error("killed") == "killed"
+
+
+def test_where_a_gpus_memory_does_not_suffice_a_start_gives_nothing(tmp_path):
+    deep = "def f(k):\n    if k == 0:\n        raise MemoryError('torch.OutOfMemoryError: none left')\n    return f(k - 1)\nf(100)"
+    assert scaling_table._started(program(tmp_path, deep), 1, 16, 3) is None
+    with pytest.raises(torchrun.RunFailed, match="no such way"):
+        scaling_table._started(program(tmp_path, "raise ValueError('no such way')"), 1, 16, 3)
+
+
 def test_a_program_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_path, monkeypatch):
     monkeypatch.setattr(torchrun, "LIMIT", 2)
     path = program(tmp_path, """
@@ -233,4 +259,4 @@ def test_the_program_of_scaling_measures_each_way_alone_on_the_cpu(tmp_path, mon
     scaling.main(["--device", "cpu", "--ways", "plain", "ddp", "--steps", "3", "--output", str(output)])
     found = json.loads(output.read_text())
     assert found["processes"] == 1 and [run["way"] for run in found["runs"]] == ["plain", "ddp"]
-    assert all(len(run["ms"]) == 3 and min(run["ms"]) > 0 and run["kind"] == "weak" for run in found["runs"])
+    assert all(len(run["ms"]) == scaling.BLOCK and min(run["ms"]) > 0 and run["kind"] == "weak" for run in found["runs"])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import weakref
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 
 import labkit
 from labkit import REPOSITORY, machine
+from labkit.torchrun import losses, started
 
 CPU = torch.device("cpu")
 
@@ -37,9 +39,9 @@ def alone():
 
 
 def tiny(**changes):
-    from training import TINY
+    from training import tiny as settings
 
-    return dataclasses.replace(TINY, layers=1, context=16, sequences=4, **changes)
+    return dataclasses.replace(settings(CPU), layers=1, context=16, sequences=4, **changes)
 
 
 def trained(trainer, steps):
@@ -160,15 +162,13 @@ def test_each_form_of_gelu_has_the_values_and_the_gradient_of_the_reference(name
 
 def test_settings_and_ways_that_cannot_be_are_refused(alone):
     from processes import Processes, shared_out
-    from training import Settings, Trainer
+    from training import Settings
 
     for name, value in (("layers", 0), ("learning_rate", -1.0), ("sequences", 0)):
         with pytest.raises(ValueError, match=f"{name} is {value}; it must be more than 0"):
             Settings(**{name: value})
     with pytest.raises(ValueError, match="precision is 'half'; there are float64"):
         Settings(precision="half")
-    with pytest.raises(ValueError, match="float16 with fsdp"):
-        Trainer(tiny(precision="float16"), alone, F.gelu, "fsdp")
     with pytest.raises(ValueError, match="the way is 'dpp'"):
         shared_out(torch.nn.Linear(1, 1), "dpp", alone, None)
     with pytest.raises(ValueError, match='2 processes would each train a model of its own; take the way "ddp"'):
@@ -234,12 +234,12 @@ def test_only_whole_checkpoints_count_and_two_are_kept(alone, tmp_path):
     assert kept.newest() is None and kept.load(trainer) == 0
     for step in (1, 2, 3):
         kept.save(step, trainer)
-    for other in ("writing-00000009", "deleting-step-00000008", "step-9"):
+    for other in ("writing-00000007", "deleting-step-00000008", "step-9"):
         (tmp_path / other).mkdir()
     assert kept.newest() == tmp_path / "step-00000003" and kept.load(trainer) == 3
-    kept.save(9, trainer)  # over what a killed run had begun
+    kept.save(9, trainer)  # what killed runs had begun goes
     assert sorted(path.name for path in tmp_path.glob("step-0*")) == ["step-00000003", "step-00000009"]
-    assert not (tmp_path / "writing-00000009").exists()
+    assert not list(tmp_path.glob("writing-*")) and not list(tmp_path.glob("deleting-*"))
 
 
 def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before(alone, tmp_path, monkeypatch):
@@ -258,6 +258,24 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before(alone
     with pytest.raises(KeyboardInterrupt):
         kept.save(2, trainer)
     assert kept.newest() == tmp_path / "step-00000001" and kept.load(trainer) == 1
+
+
+def test_a_checkpoint_that_another_host_does_not_see_is_refused(alone, tmp_path, monkeypatch):
+    import checkpoints as module
+    from training import Trainer
+
+    settings = tiny(precision="float64")
+    trainer, kept = Trainer(settings, alone, F.gelu), checkpoints(tmp_path, settings)
+    kept.save(1, trainer)
+
+    def of_three(answers, mine):
+        answers[:] = [mine, False, mine]
+
+    monkeypatch.setattr(module.dist, "all_gather_object", of_three)
+    for call in (lambda: kept.load(trainer), lambda: kept.save(2, trainer)):
+        with pytest.raises(ValueError, match=r"is not there for the processes \[1\]. All hosts must share the folder"):
+            call()
+    assert kept.newest() == tmp_path / "step-00000001"
 
 
 def test_a_checkpoint_of_other_settings_is_refused_and_the_difference_named(alone, tmp_path):
@@ -286,28 +304,95 @@ def test_the_program_goes_on_where_it_was_and_writes_what_it_did(tmp_path, capsy
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")] == [json.dumps(e) for e in events]
 
 
-def test_a_model_that_does_not_fit_is_told_how_many_sequences_would(monkeypatch):
+def test_a_model_that_does_not_fit_is_told_how_many_sequences_would_once_it_is_gone(monkeypatch):
     import train
 
+    models = []
+
     def short(options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        model = torch.nn.Linear(1, 1)
+        models.append(weakref.ref(model))
+        raise torch.OutOfMemoryError(f"CUDA out of memory, with {type(model).__name__}")
+
+    def fit(layers, width, vocabulary, context, most):
+        assert models[0]() is None, "the model is still there"
+        assert (layers, most) == (3, 32)
+        return 4
 
     monkeypatch.setattr(train, "run", short)
-    monkeypatch.setattr(train, "fitting", lambda device: tiny(precision="float32"))
-    with pytest.raises(SystemExit, match="--sequences 4$"):
-        train.main(["--device", "cpu"])
+    monkeypatch.setattr(train, "sequences_that_fit", fit)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match=r"(?s)with Linear.*32 sequences do not fit on 2 of these GPUs; about 8 do: --sequences 8\."):
+        train.main(["--device", "cpu", "--layers", "3", "--sequences", "32"])
+
+
+# -- several processes -----------------------------------------------------------------------------------------
+
+def test_fsdp_shares_the_state_out_and_what_two_have_saved_one_and_then_two_by_ddp_go_on_with(tmp_path):
+    program, folder = REPOSITORY / "labs" / "train.py", tmp_path / "run"
+
+    def trained(way, processes, steps):
+        arguments = ["--tiny", "--device", "cpu", "--precision", "float64", "--way", way, "--steps", str(steps), "--folder", str(folder)]
+        with started(program, processes, arguments, folder) as run:
+            return losses(run.finish())
+
+    trained("fsdp", 2, 4)
+    first, second = (path.stat().st_size for path in sorted((folder / "checkpoints" / "step-00000004").glob("*.distcp")))
+    assert 0.8 <= first / second <= 1.25  # each process has written its half of the weights and moments
+    trained("plain", 1, 8)
+    found = trained("ddp", 2, 12)
+    folder = tmp_path / "whole"
+    whole = trained("plain", 1, 12)
+    assert list(found) == list(whole) == list(range(12))
+    assert all(found[step] == [pytest.approx(loss, rel=1e-12)] for step, (loss,) in whole.items())
+
+
+def test_an_overflow_that_one_process_alone_has_in_its_part_is_skipped_by_both(tmp_path):
+    """FSDP2 in float16: gradients are DTensors, of which an overflow is looked for in all parts."""
+    path = tmp_path / "overflow.py"
+    path.write_text(OVERFLOW)
+    with started(path, 2, [str(REPOSITORY / "labs"), str(tmp_path)], tmp_path) as run:
+        run.finish()
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["32768.0 True"] * 2
+
+
+OVERFLOW = """
+import dataclasses, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+import torch.nn.functional as F
+from processes import joined
+from training import Trainer, tiny
+with joined("cpu") as processes:
+    settings = dataclasses.replace(tiny(processes.device), precision="float16", layers=1, sequences=2)
+    trainer = Trainer(settings, processes, F.gelu, "fsdp")
+    weight = trainer.model.token.weight
+    before = weight.to_local().clone()
+    unscale = trainer.scaler.unscale_
+    def poisoned(optimizer):
+        if processes.rank == 0:
+            weight.grad.to_local()[0, 0] = float("inf")
+        unscale(optimizer)
+    trainer.scaler.unscale_ = poisoned
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    trainer.step(0, tokens, tokens)
+    same = torch.equal(weight.to_local(), before)
+    Path(sys.argv[2], f"rank{processes.rank}").write_text(f"{trainer.scaler.get_scale()} {same}")
+"""
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_forms_agree_and_a_compiled_model_steps_like_an_eager_one():
     from gelus import gelus
-    from training import TINY, stepper
+    from training import stepper
+    from training import tiny as settings
 
     gelu, losses = labkit.load("gelu"), {}
     for name, form in gelus(gelu).items():
-        step = stepper(TINY, machine.device())
+        step = stepper(settings(machine.device()), machine.device())
         losses[name] = [step(form).item() for _ in range(10)]
-    step = stepper(TINY, machine.device())
+    step = stepper(settings(machine.device()), machine.device())
     losses["compiled"] = [step(gelu.rivals.composed, compiled=True).item() for _ in range(10)]
     assert all(found == pytest.approx(losses["composed"], rel=0.02) for found in losses.values())
 
@@ -328,7 +413,7 @@ def test_on_a_gpu_a_run_goes_on_with_the_same_bits(tmp_path, precision):
 
 
 @pytest.mark.gpu
-def test_fsdp_holds_no_weight_of_a_block_in_full_between_steps_and_fetches_16_bits():
+def test_fsdp_fetches_products_weights_in_16_bits_and_norms_in_float32():
     from processes import joined
     from training import Trainer
 
