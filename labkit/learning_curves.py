@@ -39,7 +39,8 @@ def learning(name: str, variants: dict[str, Activation | Compiled], make_step: C
         free()
     first = next(iter(losses.values()))
     rows = [{"variant": label, **_compared(found, first)} for label, found in losses.items()]
-    series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found] for label, found in losses.items() if not drawn or label in drawn}
+    series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found]
+              for label, found in losses.items() if not drawn or label in drawn}
     curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(steps))}, "y": {"label": "loss"},
              "series": series}
     results.note("measured", title, f"{len(rows)} variants, {steps} steps")

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node=gpu labs/scaling.py --ways ddp fsdp --output scaling.json
 
-Weak: each process has as many sequences as one process alone would have. Strong: they share those of one. Blocks of steps of both are
-timed in turn. Then some steps of each run under torch.profiler, in every process.
+Weak: each process has as many sequences as one process alone would have. Strong: they share those of one. Blocks of steps
+of both are timed in turn. Then some steps of each run under torch.profiler, in every process.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _peak(call: Callable, device: torch.device) -> int:
 
 
 def _timed(calls: dict[str, Callable], steps: int, device: torch.device) -> dict[str, list[float]]:
-    """The ms of at least `steps` steps of each kind, in blocks. In a block one follows the other without a pause, as in training:
-    so a step for which the host is too slow takes the host's time, as it would there.
+    """The ms of at least `steps` steps of each kind, in blocks. In a block one follows the other without a pause, as in
+    training: so a step for which the host is too slow takes the host's time, as it would there.
     """
     ms: dict[str, list[float]] = {kind: [] for kind in calls}
     for _ in range(-(-steps // BLOCK)):

@@ -1,4 +1,4 @@
-"""The calls of the case study: what a layer keeps, the article's table beside another, losses that are judged, compiled models."""
+"""The calls of the case study: what a layer keeps, the article's table, losses that are judged, compiled models."""
 
 import math
 import types
@@ -91,7 +91,8 @@ def falling(to=1.0, noise=0.0):
 
         def step(activation, compiled=False):
             k = next(count)
-            late = activation(torch.tensor(1.0)).item() if k >= 10 else 1.0 + noise * (activation(torch.tensor(1.0)).item() != 1)
+            factor = activation(torch.tensor(1.0)).item()
+            late = factor if k >= 10 else 1.0 + noise * (factor != 1)
             return torch.tensor((to + 9.0 / (1 + k)) * late * (1.0 if not compiled else 1.0 + 1e-9), dtype=torch.float64)
 
         return step

@@ -104,12 +104,19 @@ def test_of_many_processes_words_the_first_error_is_told_however_deep_it_came_fr
     told = torchrun.first_error(TRACES)
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in told and "line 59" in told
     assert "reset by peer" not in told and len(told) < 1000
-    assert torchrun.first_error("Traceback (most recent call last):\n  File x\nValueError: of one\n") == "  File x\nValueError: of one"
+    of_one = "  File x\nValueError: of one"
+    assert torchrun.first_error(f"Traceback (most recent call last):\n{of_one}\n") == of_one
     assert torchrun.first_error("killed") == "killed"
 
 
 def test_where_a_gpus_memory_does_not_suffice_a_start_gives_nothing(tmp_path):
-    deep = "def f(k):\n    if k == 0:\n        raise MemoryError('torch.OutOfMemoryError: none left')\n    return f(k - 1)\nf(100)"
+    deep = """
+        def f(k):
+            if k == 0:
+                raise MemoryError("torch.OutOfMemoryError: none left")
+            return f(k - 1)
+        f(100)
+    """
     assert scaling_table._started(program(tmp_path, deep), 1, 16, 3) is None
     with pytest.raises(torchrun.RunFailed, match="no such way"):
         scaling_table._started(program(tmp_path, "raise ValueError('no such way')"), 1, 16, 3)

@@ -1,6 +1,5 @@
-"""The training program of labs/: its batches, its step, its checkpoints, in one process. What several do, lab 10 checks."""
+"""The training program of labs/: its batches, its step, and the command line, in one process."""
 
-import dataclasses
 import json
 import math
 import weakref
@@ -8,49 +7,10 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from training_runs import CPU, alone, labs, tiny, trained  # noqa: F401: fixtures among them
 
 import labkit
-from labkit import REPOSITORY, machine
-from labkit.torchrun import losses, started
-
-CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def labs():
-    """labs/ as the folder of the program, and no torchrun around it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(REPOSITORY / "labs"))
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-            patch.delenv(name, raising=False)
-        yield
-
-
-@pytest.fixture
-def alone():
-    """A process group of one on the CPU."""
-    from processes import joined
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with joined("cpu") as processes:
-        yield processes
-    torch.set_num_threads(before)
-
-
-def tiny(**changes):
-    from training import tiny as settings
-
-    return dataclasses.replace(settings(CPU), layers=1, context=16, sequences=4, **changes)
-
-
-def trained(trainer, steps):
-    """The losses of these steps, of the batches that belong to them."""
-    from text_batches import Windows, text_tokens
-
-    windows = Windows(text_tokens(), trainer.settings.sequences, trainer.settings.context)
-    return [trainer.step(step, *windows[step]).item() for step in steps]
-
+from labkit import machine
 
 # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -186,108 +146,6 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
             pass
 
 
-# -- checkpoints -----------------------------------------------------------------------------------------------
-
-def checkpoints(folder, settings):
-    from checkpoints import Checkpoints
-
-    return Checkpoints(folder, dataclasses.asdict(settings))
-
-
-@pytest.mark.parametrize("precision, way",
-                         [("float64", "plain"), ("bfloat16", "ddp"), ("float16", "plain"), ("bfloat16", "fsdp")])
-def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_interrupted(alone, tmp_path, precision, way):
-    from training import Trainer
-
-    settings = tiny(precision=precision)
-    whole = trained(Trainer(settings, alone, F.gelu, way), range(8))
-    first = Trainer(settings, alone, F.gelu, way)
-    begun = trained(first, range(4))
-    kept = checkpoints(tmp_path, settings)
-    kept.save(4, first)
-    second = Trainer(settings, alone, F.gelu, way)
-    trained(second, range(2))  # other weights and moments than at the start
-    assert kept.load(second) == 4
-    assert begun + trained(second, range(4, 8)) == whole
-    if precision == "float16":
-        assert second.scaler.get_scale() == first.scaler.get_scale() and second.scaler.state_dict()["_growth_tracker"] == 8
-
-
-def test_what_one_way_has_saved_another_can_load(alone, tmp_path):
-    from training import Trainer
-
-    settings = tiny(precision="float64")
-    saved = Trainer(settings, alone, F.gelu, "fsdp")
-    trained(saved, range(3))
-    kept = checkpoints(tmp_path, settings)
-    kept.save(3, saved)
-    plain = Trainer(settings, alone, F.gelu)
-    assert kept.load(plain) == 3
-    assert trained(plain, range(3, 5)) == pytest.approx(trained(saved, range(3, 5)), rel=1e-14)
-
-
-def test_only_whole_checkpoints_count_and_two_are_kept(alone, tmp_path):
-    from training import Trainer
-
-    settings = tiny(precision="float64")
-    trainer, kept = Trainer(settings, alone, F.gelu), checkpoints(tmp_path, settings)
-    assert kept.newest() is None and kept.load(trainer) == 0
-    for step in (1, 2, 3):
-        kept.save(step, trainer)
-    for other in ("writing-00000007", "deleting-step-00000008", "step-9"):
-        (tmp_path / other).mkdir()
-    assert kept.newest() == tmp_path / "step-00000003" and kept.load(trainer) == 3
-    kept.save(9, trainer)  # what killed runs had begun goes
-    assert sorted(path.name for path in tmp_path.glob("step-0*")) == ["step-00000003", "step-00000009"]
-    assert not list(tmp_path.glob("writing-*")) and not list(tmp_path.glob("deleting-*"))
-
-
-def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before(alone, tmp_path, monkeypatch):
-    import checkpoints as module
-    from training import Trainer
-
-    settings = tiny(precision="float64")
-    trainer, kept = Trainer(settings, alone, F.gelu), checkpoints(tmp_path, settings)
-    kept.save(1, trainer)
-
-    def half(state, checkpoint_id):
-        (checkpoint_id / "__0_0.distcp").write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module.dcp, "save", half)
-    with pytest.raises(KeyboardInterrupt):
-        kept.save(2, trainer)
-    assert kept.newest() == tmp_path / "step-00000001" and kept.load(trainer) == 1
-
-
-def test_a_checkpoint_that_another_host_does_not_see_is_refused(alone, tmp_path, monkeypatch):
-    import checkpoints as module
-    from training import Trainer
-
-    settings = tiny(precision="float64")
-    trainer, kept = Trainer(settings, alone, F.gelu), checkpoints(tmp_path, settings)
-    kept.save(1, trainer)
-
-    def of_three(answers, mine):
-        answers[:] = [mine, False, mine]
-
-    monkeypatch.setattr(module.dist, "all_gather_object", of_three)
-    for call in (lambda: kept.load(trainer), lambda: kept.save(2, trainer)):
-        with pytest.raises(ValueError, match=r"is not there for the processes \[1\]. All hosts must share the folder"):
-            call()
-    assert kept.newest() == tmp_path / "step-00000001"
-
-
-def test_a_checkpoint_of_other_settings_is_refused_and_the_difference_named(alone, tmp_path):
-    from training import Trainer
-
-    settings, other = tiny(precision="float64"), tiny(precision="float64", seed=1)
-    trainer = Trainer(settings, alone, F.gelu)
-    checkpoints(tmp_path, settings).save(1, trainer)
-    with pytest.raises(ValueError, match="was written with seed 0, and this run has 1. Take the same, or another folder"):
-        checkpoints(tmp_path, other).load(trainer)
-
-
 # -- the program -----------------------------------------------------------------------------------------------
 
 def test_the_program_goes_on_where_it_was_and_writes_what_it_did(tmp_path, capsys):
@@ -322,64 +180,9 @@ def test_a_model_that_does_not_fit_is_told_how_many_sequences_would_once_it_is_g
     monkeypatch.setattr(train, "run", short)
     monkeypatch.setattr(train, "sequences_that_fit", fit)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SystemExit, match=r"(?s)with Linear.*32 sequences do not fit on 2 of these GPUs; about 8 do: --sequences 8\."):
+    words = r"(?s)with Linear.*32 sequences do not fit on 2 of these GPUs; about 8 do: --sequences 8\."
+    with pytest.raises(SystemExit, match=words):
         train.main(["--device", "cpu", "--layers", "3", "--sequences", "32"])
-
-
-# -- several processes -----------------------------------------------------------------------------------------
-
-def test_fsdp_shares_the_state_out_and_what_two_have_saved_one_and_then_two_by_ddp_go_on_with(tmp_path):
-    program, folder = REPOSITORY / "labs" / "train.py", tmp_path / "run"
-
-    def trained(way, processes, steps):
-        arguments = ["--tiny", "--device", "cpu", "--precision", "float64", "--way", way, "--steps", str(steps), "--folder", str(folder)]
-        with started(program, processes, arguments, folder) as run:
-            return losses(run.finish())
-
-    trained("fsdp", 2, 4)
-    first, second = (path.stat().st_size for path in sorted((folder / "checkpoints" / "step-00000004").glob("*.distcp")))
-    assert 0.8 <= first / second <= 1.25  # each process has written its half of the weights and moments
-    trained("plain", 1, 8)
-    found = trained("ddp", 2, 12)
-    folder = tmp_path / "whole"
-    whole = trained("plain", 1, 12)
-    assert list(found) == list(whole) == list(range(12))
-    assert all(found[step] == [pytest.approx(loss, rel=1e-12)] for step, (loss,) in whole.items())
-
-
-def test_an_overflow_that_one_process_alone_has_in_its_part_is_skipped_by_both(tmp_path):
-    """FSDP2 in float16: gradients are DTensors, of which an overflow is looked for in all parts."""
-    path = tmp_path / "overflow.py"
-    path.write_text(OVERFLOW)
-    with started(path, 2, [str(REPOSITORY / "labs"), str(tmp_path)], tmp_path) as run:
-        run.finish()
-    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["32768.0 True"] * 2
-
-
-OVERFLOW = """
-import dataclasses, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import torch
-import torch.nn.functional as F
-from processes import joined
-from training import Trainer, tiny
-with joined("cpu") as processes:
-    settings = dataclasses.replace(tiny(processes.device), precision="float16", layers=1, sequences=2)
-    trainer = Trainer(settings, processes, F.gelu, "fsdp")
-    weight = trainer.model.token.weight
-    before = weight.to_local().clone()
-    unscale = trainer.scaler.unscale_
-    def poisoned(optimizer):
-        if processes.rank == 0:
-            weight.grad.to_local()[0, 0] = float("inf")
-        unscale(optimizer)
-    trainer.scaler.unscale_ = poisoned
-    tokens = torch.zeros(1, 8, dtype=torch.int64)
-    trainer.step(0, tokens, tokens)
-    same = torch.equal(weight.to_local(), before)
-    Path(sys.argv[2], f"rank{processes.rank}").write_text(f"{trainer.scaler.get_scale()} {same}")
-"""
 
 
 @pytest.mark.gpu
