@@ -306,7 +306,7 @@ def test_a_steps_kernels_on_a_gpu_are_told_apart_exactly(session, transformer):
                 "torch.compile": rivals.compiled(rivals.composed)}
 
     def make_step():
-        return transformer.trainer(layers, 256, sequences=8, device=torch.device("cuda"), vocabulary=512, context=256)
+        return transformer.trainer(layers, 256, sequences=32, device=torch.device("cuda"), vocabulary=512, context=256)
 
     rows = by_variant(labkit.step_share("share", variants, make_step, "A small step", rounds=5))
     operators, = labkit.traffic("traffic", {"composed": rivals.composed}, torch.randn(64, device="cuda"), "Operators")
