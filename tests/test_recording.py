@@ -44,15 +44,16 @@ def test_it_is_plausible_by_the_memorys_own_limit_as_well(folder):
 
 
 def faster(found, factor=1.4):
-    """GeLU's forward in less time than the memory needs, all told rightly from that time."""
+    """GeLU's forward in less time than the memory needs, all told rightly from that time; how wide the memory is, is unknown."""
+    found["gpu"].pop("bus_bits", None)
     timed = row(found, "04", "forward", "v7")
     timed |= {key: timed[key] / factor for key in ("median_us", "low_us", "high_us")}
     timed |= {"gbps": timed["gbps"] * factor, "of_limit": timed["of_limit"] * factor}
 
 
 def faster_than_its_bus(found):
-    found["gpu"]["bus_bits"] = 6016
     faster(found, 1.25)
+    found["gpu"]["bus_bits"] = 6016
 
 
 def wide(found):
@@ -186,6 +187,7 @@ def test_a_gpu_that_waits_for_the_host_may_take_whatever_time_the_host_takes(fol
 def test_the_copy_that_others_are_held_against_is_the_recorded_one(folder):
     """Were it the file's own, a file that is twice too fast throughout would pass."""
     twice_as_fast = another_gpu("NVIDIA H200", times=0.5)
+    del twice_as_fast["gpu"]["bus_bits"]
     assert recording.problems(twice_as_fast) == []
     write(folder, document())
     assert len(recording.problems(twice_as_fast)) > 20
@@ -222,7 +224,7 @@ def test_another_gpu_gets_its_own_file_and_is_told_what_to_commit(folder, tmp_pa
     assert recorded.read_bytes() == before
     said = capsys.readouterr().out
     assert f"git add {folder / 'nvidia-test.json'}\n" in said and "labkit.readme" not in said
-    assert "9 added" in said and "Not recorded yet: 05_jit_builds" in said
+    assert f"{len(document()['runs']) - 1} added" in said and "Not recorded yet: 05_jit_builds" in said
 
 
 def test_runs_are_added_none_is_lost_and_none_is_doubled(folder, tmp_path, capsys):
@@ -239,12 +241,14 @@ def test_runs_are_added_none_is_lost_and_none_is_doubled(folder, tmp_path, capsy
 
 
 def test_a_fact_that_the_file_lacks_is_added_and_none_is_changed(folder, tmp_path):
-    write(folder, document())
+    known = document()
+    del known["gpu"]["bus_bits"]
+    write(folder, known)
     found = document()
-    found["gpu"] |= {"bus_bits": 6016, "memory_gib": 139.7}
+    found["gpu"]["memory_gib"] = 139.7
     path, = write(tmp_path, found)
     assert record(path) == recording.DONE
-    assert json.loads((folder / path.name).read_text())["gpu"] == {**document()["gpu"], "bus_bits": 6016}
+    assert json.loads((folder / path.name).read_text())["gpu"] == document()["gpu"]
 
 
 def test_a_file_that_is_there_and_is_spoilt_stays_as_it_is(folder, tmp_path, capsys):
@@ -255,9 +259,10 @@ def test_a_file_that_is_there_and_is_spoilt_stays_as_it_is(folder, tmp_path, cap
 
 
 def test_an_interrupted_write_leaves_the_old_file(folder, tmp_path, monkeypatch):
-    path, = write(folder, document())
+    found = document()
+    path, = write(folder, {**found, "runs": found["runs"][1:]})
     before = path.read_bytes()
-    given, = write(tmp_path, {**document(), "gpu": {**document()["gpu"], "bus_bits": 6016}})
+    given, = write(tmp_path, found)
 
     def fails(*_):
         raise OSError("no space left")
