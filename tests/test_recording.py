@@ -44,7 +44,7 @@ def test_it_is_plausible_by_the_memorys_own_limit_as_well(folder):
 
 
 def faster(found, factor=1.4):
-    """GeLU's forward in less time than the memory needs, all told rightly from that time; how wide the memory is, is unknown."""
+    """GeLU's forward in less time than the memory needs, told rightly from that time; the memory's width is unknown."""
     found["gpu"].pop("bus_bits", None)
     timed = row(found, "04", "forward", "v7")
     timed |= {key: timed[key] / factor for key in ("median_us", "low_us", "high_us")}
