@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from labkit import REPOSITORY
+from labkit import REPOSITORY, machine
 from labkit.references import dtype_of, shape_of
 
 
@@ -64,6 +64,13 @@ class Operator:
 
     def __deepcopy__(self, memo: dict) -> Operator:
         return self  # a build in memory, which nothing changes: a model that holds it can be copied
+
+    def __reduce__(self) -> tuple:
+        """Pickled by name, as functions are: who reads it loads the operator anew, from the kernels that are there then."""
+        from labkit import build  # which imports this module
+
+        version = self.latest if len(self.versions) < len(listed_versions(self.source.read_text(encoding="utf-8"))) else None
+        return build.unpickled, (self.name, version, None if self.backend == machine.backend() else self.backend, self.namespace)
 
     @property
     def ops(self) -> Any:

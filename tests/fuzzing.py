@@ -155,7 +155,7 @@ NEVER = {
     "another dtype": of_dtype,
     "sparse": lambda t, _: t.to_sparse(),
     "compressed": lambda t, _: t.reshape(1, -1).to_sparse_csr(),
-    "nested": lambda t, _: torch.nested.nested_tensor([t, t], layout=torch.jagged),
+    "nested": lambda t, _: torch.nested.nested_tensor([torch.atleast_1d(t)]),
     "nothing": lambda t, _: None,
     "a number": lambda t, _: 1.0,
     "a list": lambda t, _: t.tolist(),
@@ -190,18 +190,12 @@ def faults(draw, op, call: Call) -> Fault:
         kinds += ["one more", "a dimension more"]
     if len(names) > 1 or is_output:
         kinds += ["another float"]
-    if (op.name in MATRICES and not is_output or is_output) and filled(op, call, place):
+    if op.name in MATRICES or is_output:
         kinds += ["gaps"]
     others = OTHER_DTYPES if op.name != "total" else (*OTHER_DTYPES, torch.float16, torch.bfloat16)
     return Fault(draw(st.sampled_from(kinds)), place, draw(st.sampled_from(others)),
                  draw(st.integers(-2**65, 0) | st.integers(op.latest + 1, 2**65) | st.sampled_from(
                      [high + n for high in (2**8, 2**16, 2**32) for n in op.versions])))
-
-
-def filled(op, call: Call, place: int) -> bool:
-    """Whether the argument has several elements, so that gaps between them make a difference."""
-    tensors = [*inputs_of(op, call), *outputs_of(op, call)]
-    return tensors[place].numel() > 1
 
 
 def outputs_of(op, call: Call) -> list[torch.Tensor]:

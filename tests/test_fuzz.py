@@ -12,24 +12,23 @@ import os
 import hypothesis
 import pytest
 import torch
-from fuzzing import (ELEMENTWISE, FLOATS, MATRICES, NAMES, NEVER, UNFIT, Call, Fault, Layout, calls, faults, gradients_of,
-                     inputs_of, outputs_of)
+from fuzzing import ELEMENTWISE, NAMES, NEVER, UNFIT, calls, faults, gradients_of, inputs_of, outputs_of
 from gradients import gradients
 from hypothesis import strategies as st
 
 import labkit
-from labkit import checking
+from labkit import checking, machine, references
 from labkit.cases import never_written
 from labkit.precision import spacing
 from labkit.verdict import Verdict
 
-CALLS = int(os.environ.get("FUZZ", 1500))  # of all operators: of their modes, and as many of their functions
+CALLS = int(os.environ.get("FUZZ", 1200))  # of all operators: of their modes, and as many of their functions
 GPU_CALLS = 5000
 
 
 def fuzz(strategy, count, check):
     """Checks `count` drawn values. On a GPU nothing is tried again: after a fault every further launch fails as well."""
-    on_gpu = labkit.machine.backend() == "cuda"
+    on_gpu = machine.backend() == "cuda"
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate] + [hypothesis.Phase.shrink] * (not on_gpu)
 
     @hypothesis.settings(max_examples=count, deadline=None, database=None, derandomize="FUZZ" not in os.environ, phases=phases,
@@ -75,8 +74,8 @@ def check_function(op, call):
     leaves = [t.detach().requires_grad_() for t in inputs]
     returned = op(*leaves, version=call.version, **call.options)
     returned = (returned,) if torch.is_tensor(returned) else returned
-    exact = checking.references.exact_outputs(op.reference, call.mode, inputs)
-    allowed = checking.references.allowed(op.reference, call.mode, call.dtype, call.version, call.shape)
+    exact = references.exact_outputs(op.reference, call.mode, inputs)
+    allowed = references.allowed(op.reference, call.mode, call.dtype, call.version, call.shape)
     for y, want, (ulps, absolute) in zip(returned, exact, allowed):
         like = torch.empty_like(inputs[-1]) if op.name in ELEMENTWISE else torch.empty(want.shape)
         assert y.stride() == like.stride() and y.dtype == call.dtype
@@ -113,3 +112,72 @@ def test_a_mode_is_right_whatever_the_shape_and_layout(name):
 def test_a_function_and_its_gradient_are_right_whatever_flows_back(name):
     op = labkit.load(name)
     fuzz(calls(op, mode="forward"), share(CALLS), lambda call: check_function(op, call))
+
+
+# -- what is not claimed ------------------------------------------------------------------------------------
+
+def check_refusal(op, drawn):
+    """An argument that does not fit, or a version that is not there, is an error, and then nothing was written."""
+    call, fault = drawn
+    inputs, outputs = [t.contiguous() for t in inputs_of(op, call)], outputs_of(op, call)
+    before = [t.clone() for t in inputs]
+    tensors, version = [*inputs, *outputs], call.version
+    if fault.kind == "version":
+        version = fault.version
+    else:
+        hypothesis.assume(fault.kind != "gaps" or tensors[fault.place].numel() > 1)
+        tensors[fault.place] = (NEVER | UNFIT)[fault.kind](tensors[fault.place], fault.dtype)
+    with pytest.raises((RuntimeError, TypeError)):
+        getattr(op.ops, f"{call.mode}_out")(*tensors, version)
+    if fault.place < len(inputs) or fault.kind == "version":
+        with pytest.raises((RuntimeError, TypeError)):
+            getattr(op.ops, call.mode)(*tensors[:len(inputs)], version)
+        if call.mode == "forward":
+            with pytest.raises((RuntimeError, TypeError, AttributeError)):  # the last of what is no tensor
+                op(*tensors[:len(inputs)], version=version)
+    assert all(never_written(t).all() for t in outputs) and all(torch.equal(t, was) for t, was in zip(inputs, before))
+
+
+@st.composite
+def unclaimed(draw, op):
+    call = draw(calls(op))
+    return call, draw(faults(op, call))
+
+
+OF_TORCH = "ignore:.*(Sparse|nested|quantized|ComplexHalf)"  # warnings that making such tensors gives
+
+
+@pytest.mark.filterwarnings(OF_TORCH)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_claimed_is_refused_and_nothing_is_written(name):
+    op = labkit.load(name)
+    fuzz(unclaimed(op), share(CALLS) // 3, lambda drawn: check_refusal(op, drawn))
+
+
+# -- on a GPU, and many -------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings(OF_TORCH)
+@pytest.mark.parametrize("name", NAMES)
+def test_many_calls_on_a_gpu(name):
+    op = labkit.load(name, backend="cuda")
+    fuzz(calls(op), share(GPU_CALLS), lambda call: check_mode(op, call))
+    fuzz(calls(op, mode="forward"), share(GPU_CALLS), lambda call: check_function(op, call))
+    fuzz(unclaimed(op), share(GPU_CALLS) // 3, lambda drawn: check_refusal(op, drawn))
+
+
+def test_a_gpu_that_is_lost_ends_the_run_and_says_by_which_call(monkeypatch):
+    monkeypatch.setattr("test_fuzz.broken", [])
+    asked = []
+
+    def faults(drawn):
+        asked.append(drawn)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    for again in range(2):  # what comes after is not tried
+        with pytest.raises(pytest.exit.Exception, match="the GPU failed at the first: CUDA error: an illegal memory access"):
+            stops_at_a_fault(faults, ("the first", "the second")[again])
+    assert asked == ["the first"]
+    with pytest.raises(RuntimeError, match="another"):
+        monkeypatch.setattr("test_fuzz.broken", [])
+        stops_at_a_fault(lambda drawn: (_ for _ in ()).throw(RuntimeError("another")), "x")
