@@ -19,7 +19,6 @@ import shutil
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, Sequence
@@ -90,18 +89,6 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
         if key not in _loaded:
             _loaded[key] = _load(name, version, versions, backend, key, (cxx_flags, nvcc, cuda_flags), launch)
         return _loaded[key]
-
-
-def unpickled(name: str, version: int | None, backend: str | None, namespace: str) -> Operator:
-    """The operator for one that was pickled, in whatever process; a RuntimeWarning says when it is another build.
-
-    namespace: what the pickled one was registered as. Raises what `load` raises.
-    """
-    operator = load(name, version, backend=backend)
-    if operator.namespace != namespace:
-        warnings.warn(f"{name} was pickled as the build {namespace} and is now {operator.namespace}: its sources, their folder, "
-                      "flags, the compiler or the machine are others", RuntimeWarning, stacklevel=2)
-    return operator
 
 
 def _load(name: str, version: int | None, versions: dict[int, str], backend: str, key: str,

@@ -125,7 +125,8 @@ def given_case(reference: Any, mode: str, case: dict, inputs: list) -> Given:
     exact = references.exact_outputs(reference, mode, inputs)
     models = references.models(reference, mode, inputs, [want.shape for want in exact])
     ulps = [spacing(want, model.dtype) for want, model in zip(exact, models, strict=True)]
-    return Given(mode, references.main_input(reference, mode, inputs).dtype, case, names, inputs, out_names, exact, models, ulps)
+    dtype = references.main_input(reference, mode, inputs).dtype
+    return Given(mode, dtype, case, names, inputs, out_names, exact, models, ulps)
 
 
 def check_case(operator: Operator, version: int, given: Given, where: str, verdict: Verdict) -> Worst:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import sys
+import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,10 +68,9 @@ class Operator:
 
     def __reduce__(self) -> tuple:
         """Pickled by name, as functions are: who reads it loads the operator anew, from the kernels that are there then."""
-        from labkit import build  # which imports this module
-
-        version = self.latest if len(self.versions) < len(listed_versions(self.source.read_text(encoding="utf-8"))) else None
-        return build.unpickled, (self.name, version, None if self.backend == machine.backend() else self.backend, self.namespace)
+        one_alone = len(self.versions) < len(listed_versions(self.source.read_text(encoding="utf-8")))
+        backend = None if self.backend == machine.backend() else self.backend
+        return unpickled, (self.name, self.latest if one_alone else None, backend, self.namespace)
 
     @property
     def ops(self) -> Any:
@@ -89,6 +89,20 @@ class Operator:
         getattr(self.ops, mode)(*tensors, self.latest)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def unpickled(name: str, version: int | None, backend: str | None, namespace: str) -> Operator:
+    """The operator for one that was pickled, in whatever process; a RuntimeWarning says when it is another build.
+
+    namespace: what the pickled one was registered as. Raises what `labkit.load` raises.
+    """
+    from labkit.build import load  # which imports this module
+
+    operator = load(name, version, backend=backend)
+    if operator.namespace != namespace:
+        warnings.warn(f"{name} was pickled as the build {namespace} and is now {operator.namespace}: its sources, flags, the "
+                      "compiler, torch or the backend are others", RuntimeWarning, stacklevel=2)
+    return operator
 
 
 def source_path(name: str) -> Path:

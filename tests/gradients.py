@@ -49,6 +49,12 @@ def of_add_norm(op, call, inputs, returned, grads):
     return [of_x, of_x, of_weight, of_bias]
 
 
+def of_total(op, call, inputs, returned, grads):
+    """One addition, rounded; float64's reference has it too."""
+    of_sums, of_total = (g.double() for g in grads)
+    return [((of_sums[:, None] + of_total).expand(call.shape), 0.5 if call.dtype == torch.float32 else 0.0, 0.0)]
+
+
 def exactly(formula):
     """Numbers are moved, and nothing is rounded."""
     return lambda op, call, inputs, returned, grads: [(formula(*(g.double() for g in grads), inputs[0]), 0.0, 0.0)]
@@ -59,9 +65,7 @@ OF = {
     "transpose": exactly(lambda grad, x: grad.t()),
     "row_sum": exactly(lambda grad, x: grad[:, None].expand(x.shape)),
     "fold": exactly(lambda grad, x: torch.cat([grad, grad[:, :x.shape[1] // 2]], 1)),
-    # One addition. float64's reference has it too.
-    "total": lambda op, call, inputs, returned, grads: [
-        ((grads[0].double()[:, None] + grads[1].double()).expand(call.shape), 0.5 if call.dtype == torch.float32 else 0.0, 0.0)],
+    "total": of_total,
     "stencil": lambda op, call, inputs, returned, grads: by_a_mode(op, call, "forward", *grads),
     "softmax": lambda op, call, inputs, returned, grads: by_a_mode(op, call, "backward", *grads, *returned),
     "gelu": of_gelu, "geometry": of_geometry, "add_norm": of_add_norm,

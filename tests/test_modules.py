@@ -1,5 +1,6 @@
-"""Modules that hold an operator: copied, saved, compiled, differentiated twice, under autocast and torch.func. On a GPU: graphs,
-streams, a second device.
+"""Modules that hold an operator: copied, saved, compiled, differentiated twice, under autocast and torch.func.
+
+On a GPU also: graphs, streams, a second device.
 """
 
 import copy
@@ -16,7 +17,7 @@ import torch
 from fuzzing import MATRICES, NAMES
 
 import labkit
-from labkit import build
+from labkit import operator
 
 
 class Holder(torch.nn.Module):
@@ -125,16 +126,16 @@ def test_who_reads_another_build_is_told(monkeypatch):
         warnings.simplefilter("error")
         assert function(*arguments) is op
     with pytest.warns(RuntimeWarning, match=f"copy was pickled as the build copy_0 and is now {op.namespace}"):
-        assert build.unpickled("copy", None, None, "copy_0") is op
+        assert operator.unpickled("copy", None, None, "copy_0") is op
     with pytest.raises(FileNotFoundError, match="no operator 'copi'"):
-        build.unpickled("copi", None, None, "copi_0")
+        operator.unpickled("copi", None, None, "copi_0")
 
 
 def test_an_operator_of_one_version_is_read_as_that():
     op = labkit.load("copy")
     for versions, named in ((op.versions, None), ({2: op.versions[2]}, 2)):
         function, arguments = dataclasses.replace(op, versions=versions).__reduce__()
-        assert function is build.unpickled and arguments == ("copy", named, None, op.namespace)
+        assert function is operator.unpickled and arguments == ("copy", named, None, op.namespace)
 
 
 # -- torch.compile ------------------------------------------------------------------------------------------
