@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import sys
+import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from labkit import REPOSITORY
+from labkit import REPOSITORY, machine
 from labkit.references import dtype_of, shape_of
 
 
@@ -65,6 +66,12 @@ class Operator:
     def __deepcopy__(self, memo: dict) -> Operator:
         return self  # a build in memory, which nothing changes: a model that holds it can be copied
 
+    def __reduce__(self) -> tuple:
+        """Pickled by name, as functions are: who reads it loads the operator anew, from the kernels that are there then."""
+        one_alone = len(self.versions) < len(listed_versions(self.source.read_text(encoding="utf-8")))
+        backend = None if self.backend == machine.backend() else self.backend
+        return unpickled, (self.name, self.latest if one_alone else None, backend, self.namespace)
+
     @property
     def ops(self) -> Any:
         return getattr(torch.ops, self.namespace)
@@ -82,6 +89,20 @@ class Operator:
         getattr(self.ops, mode)(*tensors, self.latest)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def unpickled(name: str, version: int | None, backend: str | None, namespace: str) -> Operator:
+    """The operator for one that was pickled, in whatever process; a RuntimeWarning says when it is another build.
+
+    namespace: what the pickled one was registered as. Raises what `labkit.load` raises.
+    """
+    from labkit.build import load  # which imports this module
+
+    operator = load(name, version, backend=backend)
+    if operator.namespace != namespace:
+        warnings.warn(f"{name} was pickled as the build {namespace} and is now {operator.namespace}: its sources, flags, the "
+                      "compiler, torch or the backend are others", RuntimeWarning, stacklevel=2)
+    return operator
 
 
 def source_path(name: str) -> Path:
