@@ -10,9 +10,9 @@ version, or a traced one, by the C++ compiler alone.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -25,31 +25,27 @@ from typing import Iterator, Sequence
 
 import torch
 
-from labkit import REPOSITORY, diagnosis, host, machine, results
+from labkit import diagnosis, host, machine, results
+from labkit.build_errors import BuildError, first_error, remedy, short
+from labkit.build_folder import build_root, locked, place_to_make, remove
 from labkit.environment import environment
 from labkit.operator import Operator, kernels, listed_versions, python_part, source_path
 
-BUILD_ROOT = Path(os.environ.get("LABKIT_BUILD") or REPOSITORY / "build")
+BUILD_ROOT = build_root()
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
 CXX_FLAGS = ["-O1", "-std=c++20", STABLE_ABI]
 
+COMPILER_GIB = 1.0  # what a compiler may need; these sources take less than half
+
 # op.py counts as well: it registers gradients for the namespace of a build, and that can be done once.
 _SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
-
-# What nvcc says, and what to do about it.
-_REMEDIES = {"unsupported GNU version": "install an older g++, and name it in CC and CXX, such as CC=g++-13 CXX=g++-13",
-             "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18"}
 
 _loaded: dict[str, Operator] = {}
 _loading: dict[str, threading.Lock] = {}
 
-_path_lock, _path_before, _within = threading.Lock(), contextlib.ExitStack(), 0  # of `tools_on_path`
-
-
-class BuildError(RuntimeError):
-    """A compiler refused the sources. The message begins with its first error: file, line and words."""
+_tools_lock, _before, _within = threading.Lock(), contextlib.ExitStack(), 0  # of `tools_on_path`
 
 
 def load(name: str, version: int | None = None, rebuild: bool = False, backend: str | None = None,
@@ -131,13 +127,6 @@ def _target(backend: str) -> str:
     return machine.arch()
 
 
-def short(path: Path) -> str:
-    """A path as a reader finds it: from the repository, where it lies in there."""
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(REPOSITORY))
-    return str(path)
-
-
 def flags(backend: str, version: int | None = None) -> tuple[list[str], list[str]]:
     """(flags of the C++ compiler, flags of nvcc) for a backend; `version`: of this version of an operator alone."""
     if backend == "cuda":
@@ -185,7 +174,7 @@ def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str
     compiler = [_cxx_version(), os.environ.get("CC")]
     if backend == "cuda":  # whose nvcc also calls the C++ compiler, and takes flags from the environment
         compiler += [machine.nvcc_version(), *(os.environ.get(f"NVCC_{where}_FLAGS") for where in ("PREPEND", "APPEND"))]
-    return digest(paths, flags, compiler, torch.__version__, sys.platform, salt)
+    return digest(paths, flags, compiler, torch.__version__, sys.platform, platform.machine(), salt)
 
 
 def _host_headers() -> list[Path]:
@@ -200,35 +189,38 @@ def _build(name: str, version: int | None, namespace: str, backend: str, folder:
            cuda_flags: list[str]) -> bool:
     """Makes sure that `folder` holds the library and loads it; True where it had to be built."""
     library = folder / f"{namespace}.so"
-    with locked(folder):
-        if library.exists():
-            torch.ops.load_library(library)
-            return False
-        work = folder.with_suffix(".work")
-        shutil.rmtree(work, ignore_errors=True)  # what a killed build has left
-        work.mkdir()
-        _check_tools(name, backend)
-        try:
+    if _loads(library):  # with no lock, which another user's folder may refuse
+        return False
+    try:
+        with locked(folder, name):
+            if _loads(library):
+                return False
+            remove(folder)
+            work = place_to_make(folder)
+            work.mkdir()
+            _check_tools(name, backend)
             if backend == "cuda" or (backend == "host" and not version):
                 _compile(name, namespace, backend, work, flags, cuda_flags)
             else:
                 _assemble(name, namespace, backend, work, flags)
-        except RuntimeError as error:
-            raise BuildError(first_error(str(error), work.with_suffix(".log"))) from None
-        work.rename(folder)
-        return True
+            work.rename(folder)
+            return True
+    except BuildError:
+        raise
+    except RuntimeError as error:
+        raise BuildError(first_error(str(error), folder.with_suffix(".log"))) from None
+    except OSError as error:  # torch names the library alone, and the linker's words are the cause
+        words = str(error.__cause__ or error)
+        raise BuildError(f"{name}: {words}{remedy(words)}") from None
 
 
-@contextlib.contextmanager
-def locked(made: Path) -> Iterator[None]:
-    """Within, no other process or thread makes `made`: one builds and the others wait for it.
-
-    The lock is the kernel's own (flock): it goes with a process that is killed, so it is never stale.
-    """
-    made.parent.mkdir(parents=True, exist_ok=True)
-    with open(made.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _loads(library: Path) -> bool:
+    """Loads a library that was built before; False where there is none, or none that is whole and of this kind of machine."""
+    with contextlib.suppress(OSError):
+        if library.exists():
+            torch.ops.load_library(library)
+            return True
+    return False
 
 
 def tracer() -> Path:
@@ -265,14 +257,14 @@ def _kept(name: str, source: Path, headers: list[Path], options: list[str], incl
     made = BUILD_ROOT / f"{name}-{_key_of(source, headers, options)}.o"
     with locked(made):
         if not made.exists():
-            work = made.with_suffix(".work")
+            work = place_to_make(made)
             host.compile_object(source, [*options, *(f"-I{folder}" for folder in include)], work, gcc)
             work.rename(made)
     return made
 
 
 def _key_of(source: Path, headers: list[Path], options: list[str]) -> str:
-    return digest([source, *headers], options, _cxx_version(), os.environ.get("CXX"), torch.__version__)
+    return digest([source, *headers], options, _cxx_version(), os.environ.get("CXX"), torch.__version__, platform.machine())
 
 
 def _parsed_header(options: list[str]) -> list[str]:
@@ -285,8 +277,7 @@ def _parsed_header(options: list[str]) -> list[str]:
     folder = BUILD_ROOT / f"parsed-{_key_of(header, _host_headers(), options)}"
     with locked(folder):
         if not folder.exists():
-            work = folder.with_suffix(".work")
-            shutil.rmtree(work, ignore_errors=True)  # what one that was killed has left
+            work = place_to_make(folder)
             work.mkdir()
             shutil.copy(header, work)  # found where a file includes it once more, and passed over
             host.parse_header(header, options, work / f"{header.name}.gch")
@@ -320,7 +311,7 @@ def _assemble(name: str, namespace: str, backend: str, work: Path, flags: list[s
         parsed = _parsed_header([option for option in options if not option.startswith("-DBUILD_VERSION=")])
         host.compile_object(written, [*options, *parsed, *folders], objects[0], gcc=traced)
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(_jobs()) as pool:
         begun = [pool.submit(kernel), pool.submit(_binding, source.parent / "binding.cpp", namespace, include),
                  *([pool.submit(tracer)] if traced else [])]
         _, binding, *tracers = [made.result() for made in begun]
@@ -352,6 +343,15 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
                            with_cuda=backend == "cuda", is_python_module=False)
 
 
+def _jobs() -> int:
+    """How many compilers run at a time: MAX_JOBS, or else one a core, as far as the memory that is free goes."""
+    asked = os.environ.get("MAX_JOBS", "")
+    if asked.isdigit():
+        return max(1, int(asked))
+    free = machine.free_memory()
+    return max(1, min(os.cpu_count() or 1, int(free / COMPILER_GIB) if free is not None else 2))
+
+
 def point_torch_to_cuda() -> None:
     """Tells torch's builder and its NVRTC where CUDA is, also where it comes from PyPI's packages."""
     from torch.utils import cpp_extension  # a second of import, and only a build needs it
@@ -362,32 +362,21 @@ def point_torch_to_cuda() -> None:
 
 @contextlib.contextmanager
 def tools_on_path() -> Iterator[None]:
-    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment.
+    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment. Compilers
+    speak English, in which their errors are looked for, and no more of them run at a time than memory allows.
 
-    The variable is the process's: of several threads the first to enter sets it, and the last to leave sets it back.
+    The variables are the process's: of several threads the first to enter sets them, and the last to leave sets them back.
     """
     global _within
-    with _path_lock:
+    with _tools_lock:
         if _within == 0:
             folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-            _path_before.enter_context(environment(PATH=os.pathsep.join(folders)))
+            _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(_jobs())))
         _within += 1
     try:
         yield
     finally:
-        with _path_lock:
+        with _tools_lock:
             _within -= 1
             if _within == 0:
-                _path_before.close()
-
-
-def first_error(output: str, log: Path) -> str:
-    """A BuildError's message: the compiler's first errors, and where the rest is, in `log`, which is written."""
-    log.write_text(output, encoding="utf-8")
-    explained = host.explain(output)
-    errors = [line.strip() for line in explained.splitlines() if re.search(r"\berror\b\s*:|\berror #|fatal", line)]
-    # The compiler's advice to override its own check is not ours, and cut off.
-    errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
-    first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
-    remedy = next((f"\nTo mend it: {advice}." for words, advice in _REMEDIES.items() if words in output), "")
-    return f"{first}{remedy}\n(the compiler's whole output: {short(log)})"
+                _before.close()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Sequence
 
 from labkit import build, disassembly, machine
+from labkit.build_folder import locked, place_to_make
 from labkit.operator import kernels, listed_versions, source_path
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '\w+'")
@@ -116,7 +117,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     if isinstance(source, str):
         path = folder / f"{name}-{key}.cu"
     cubin = folder / f"{name}-{key}.cubin"
-    with build.locked(cubin):
+    with locked(cubin):
         if not cubin.exists():
             if isinstance(source, str):
                 path.write_text(source, encoding="utf-8")
@@ -127,7 +128,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
 
 def _compile(command: list[str], cubin: Path) -> None:
-    part = cubin.with_suffix(".part")
+    part = place_to_make(cubin)
     done = subprocess.run([*command, "-cubin", "-o", str(part)], capture_output=True, text=True)
     said = done.stdout + done.stderr
     if done.returncode:
@@ -158,12 +159,12 @@ def _disassembled(tool: Path, cubin: Path, folders: tuple[Path, ...]) -> dict[st
     # What is printed is kept too, by the cubin's content: flags that change nothing make the same one.
     content = hashlib.sha256(cubin.read_bytes()).hexdigest()
     printed = cubin.parent / f"{build.digest([], content, str(tool), machine.output(tool, '--version'))}.sass"
-    with build.locked(printed):
+    with locked(printed):
         if not printed.exists():
             done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, text=True)
             if done.returncode:
                 raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
-            part = printed.with_suffix(".part")
+            part = place_to_make(printed)
             part.write_text(done.stdout, encoding="utf-8")
             part.rename(printed)
     return disassembly.parse(printed.read_text(encoding="utf-8"), folders)

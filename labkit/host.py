@@ -315,9 +315,13 @@ def link(objects: list[Path], library: Path, torch_libraries: Path) -> None:
 
 
 def _run(*command: str | Path) -> None:
-    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # LANGUAGE: in another language there would be no "error:" to look for.
+    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                          errors="replace", env={**os.environ, "LANGUAGE": "en"})
+    if done.returncode < 0:
+        raise RuntimeError(f"{done.stdout}{command[0]}: fatal: ended by signal {-done.returncode}")
     if done.returncode:
-        raise RuntimeError(done.stdout)
+        raise RuntimeError(done.stdout or f"{command[0]}: fatal: it ended with {done.returncode} and said nothing")
 
 
 def _gcc() -> str:

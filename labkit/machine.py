@@ -19,6 +19,7 @@ from pathlib import Path
 _CLOCK_QUERY = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "sm_max_mhz": "clocks.max.sm",
                 "memory_max_mhz": "clocks.max.mem", "power_limit_w": "power.limit",
                 "temperature_c": "temperature.gpu"}
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def backend() -> str:
@@ -96,6 +97,20 @@ def cpu() -> str:
         named = None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{named[1] if named else platform.processor() or platform.machine()}, {cores} cores"
+
+
+def free_memory() -> float | None:
+    """The memory that new processes can have, in GiB: what the system has left, or less by the limit of a container.
+
+    None where the system does not tell.
+    """
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(MEMINFO), re.MULTILINE)
+    left = [int(found[1]) / 2**20] if found else []
+    limit, used = _text(CGROUP / "memory.max").strip(), _text(CGROUP / "memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        cached = re.search(r"^inactive_file (\d+)", _text(CGROUP / "memory.stat"), re.MULTILINE)  # goes when needed
+        left.append((int(limit) - int(used) + int(cached[1] if cached else 0)) / 2**30)
+    return min(left) if left else None
 
 
 def find_cxx() -> Path | None:
@@ -205,6 +220,14 @@ def _torch_sees_gpu() -> bool:
     import torch
 
     return torch.version.cuda is not None and torch.cuda.is_available()
+
+
+def _text(path: Path) -> str:
+    """What a file says; nothing where it is not there."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def _first_program(candidates: list[Path]) -> Path | None:

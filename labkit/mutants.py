@@ -11,7 +11,8 @@ from typing import Sequence
 import torch
 
 from labkit import listing, results
-from labkit.build import BUILD_ROOT, digest, load, locked, sources_under
+from labkit.build import BUILD_ROOT, digest, load, sources_under
+from labkit.build_folder import locked, place_to_make
 from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
@@ -64,8 +65,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
     folder = BUILD_ROOT / "mutants" / digest(sources_under(*copied), str(kernels()), file, changed)
     with locked(folder):
         if not folder.exists():  # else it is the same: the name is made of all that is in it
-            work = folder.with_suffix(".work")
-            shutil.rmtree(work, ignore_errors=True)  # what one that was killed has left
+            work = place_to_make(folder)
             for place in copied:
                 shutil.copytree(place, work / place.name)
             (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")

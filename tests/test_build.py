@@ -144,7 +144,7 @@ def _load_without_compiler(root):
 
 def test_what_a_killed_build_left_does_not_stop_the_next(kernels):
     key = build.fingerprint("gelu", "host", sum(build.flags("host", 1), []), 0)
-    left = build.BUILD_ROOT / "gelu" / f"host-{key}.work"
+    left = build.BUILD_ROOT / "gelu" / f"host-{key}.1.work"
     left.mkdir(parents=True)
     (left / "lock").touch()  # torch's own lock file, which it would wait for
     (left / f"gelu_{key}.so").write_bytes(b"half a library")

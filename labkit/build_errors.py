@@ -1,0 +1,53 @@
+"""What a failed build says: the compiler's first error on top, with file and line, then what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from labkit import REPOSITORY, host
+
+_OWN_FOLDER = "name a folder that is yours in LABKIT_BUILD, such as LABKIT_BUILD=$HOME/labkit-build"
+_SPACE = "free some disk, for example with: python3 -m labkit clean"
+_MEMORY = "close other programs, or let one compiler run at a time: MAX_JOBS=1"
+
+# What compilers and the system say, and what to do about it.
+_REMEDIES = {
+    "unsupported GNU version": "install an older g++, and name it in CC and CXX, such as CC=g++-13 CXX=g++-13",
+    "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18",
+    "No space left on device": _SPACE, "Disk quota exceeded": _SPACE,
+    "Permission denied": _OWN_FOLDER, "Read-only file system": _OWN_FOLDER, "No locks available": _OWN_FOLDER,
+    "signal 9": _MEMORY, "Killed signal": _MEMORY, "out of memory": _MEMORY, "memory exhausted": _MEMORY,
+    "Cannot allocate memory": _MEMORY,
+}
+_ERROR = re.compile(r"\berror\b\s*:|\berror #|fatal|No space left|undefined (reference|symbol)|died due to signal")
+
+
+class BuildError(RuntimeError):
+    """A compiler refused the sources. The message begins with its first error: file, line and words."""
+
+
+def first_error(output: str, log: Path) -> str:
+    """A BuildError's message: the compiler's first errors, and where the rest is, in `log`, which is written."""
+    explained = host.explain(output)
+    errors = [line.strip() for line in explained.splitlines() if _ERROR.search(line)]
+    # The compiler's advice to override its own check is not ours, and cut off.
+    errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
+    first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
+    with contextlib.suppress(OSError):  # on a full disk the message is all that there is
+        log.write_text(output, encoding="utf-8", errors="replace")
+        return f"{first}{remedy(output)}\n(the compiler's whole output: {short(log)})"
+    return f"{first}{remedy(output)}"
+
+
+def remedy(words: str) -> str:
+    """A line with what to do about an error of these words; nothing where none is known."""
+    return next((f"\nTo mend it: {advice}." for said, advice in _REMEDIES.items() if said in words), "")
+
+
+def short(path: Path) -> str:
+    """A path as a reader finds it: from the repository, where it lies in there."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(REPOSITORY))
+    return str(path)

@@ -1,0 +1,47 @@
+"""Run by tests/test_shared_builds.py: processes that load one operator at the same moment, from a cache that is empty.
+
+    python tests/concurrent_loads.py FOLDER ROUNDS PROCESSES
+
+Prints a line of JSON a round: what each process said ("built", "reused" or its error), and seconds.
+"""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import labkit
+from labkit import build
+
+
+def one(root, barrier, answers):
+    try:
+        build.BUILD_ROOT = root
+        said = io.StringIO()
+        barrier.wait()
+        with contextlib.redirect_stdout(said):
+            copy = labkit.load("copy", version=1, backend="host")
+        right = torch.equal(copy(torch.ones(3)), torch.ones(3))
+        answers.put("wrong" if not right else "reused" if "reused, built for" in said.getvalue() else "built")
+    except BaseException as error:  # whatever it is, the test wants to see it
+        answers.put(repr(error))
+        raise
+
+
+if __name__ == "__main__":
+    folder, rounds, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    context = multiprocessing.get_context("fork")  # of a process that has imported torch, and computed nothing with it yet
+    for number in range(rounds):
+        start, barrier, answers = time.perf_counter(), context.Barrier(processes), context.SimpleQueue()
+        started = [context.Process(target=one, args=(folder / str(number), barrier, answers)) for _ in range(processes)]
+        for process in started:
+            process.start()
+        said = [answers.get() for _ in started]
+        for process in started:
+            process.join()
+        print(json.dumps([sorted(said), round(time.perf_counter() - start, 1)]), flush=True)

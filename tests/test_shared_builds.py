@@ -1,0 +1,205 @@
+"""One cache of builds for many: processes at the same time, killed ones, other users, other torches and GPUs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import labkit
+from labkit import build, build_folder, machine
+
+TESTS = Path(__file__).parent
+PROCESSES, ROUNDS = 8, int(os.environ.get("LABKIT_TEST_ROUNDS", 2))  # 20 rounds are the whole test: a minute or two
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A build root of its own, without a build, but with the objects that were kept so far: these take longest."""
+    kept = tmp_path / "root"
+    shutil.copytree(build.BUILD_ROOT, kept, ignore=lambda folder, names: [
+        name for name in names if folder == str(build.BUILD_ROOT) and not name.startswith(("binding-copy-", "parsed-"))])
+    monkeypatch.setattr(build, "BUILD_ROOT", kept)
+    return kept
+
+
+def test_of_processes_that_load_one_operator_at_once_one_builds_and_the_rest_wait(tmp_path):
+    done = subprocess.run([sys.executable, TESTS / "concurrent_loads.py", tmp_path, str(ROUNDS), str(PROCESSES)], text=True,
+                          capture_output=True, timeout=60 * ROUNDS, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    said = [json.loads(line)[0] for line in done.stdout.splitlines()]
+    assert said == [["built"] + ["reused"] * (PROCESSES - 1)] * ROUNDS, done.stderr
+
+
+# -- locks --------------------------------------------------------------------------------------------------
+
+HOLD = """\
+import sys, time
+from pathlib import Path
+from labkit.build_folder import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(made):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, made], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_live_builder_is_waited_for_and_named_and_a_killed_one_is_not(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
+    made, entered = tmp_path / "copy" / "host-1", threading.Event()
+
+    def wait():
+        with build_folder.locked(made, "copy"):
+            entered.set()
+
+    builder = holder(made)
+    try:
+        assert build_folder.holders() == {made.with_suffix(".lock"): builder.pid}
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        assert not entered.wait(0.3)
+        assert capfd.readouterr().out == f"copy: process {builder.pid} builds it; waiting for that\n"
+    finally:
+        builder.send_signal(signal.SIGKILL)
+    assert entered.wait(5)
+    builder.wait()
+    waiting.join()
+    assert build_folder.holders() == {}
+
+
+def test_a_process_that_was_forked_while_another_built_keeps_no_lock(tmp_path):
+    made = tmp_path / "made"
+    with build_folder.locked(made):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        start = time.monotonic()
+        with build_folder.locked(made):
+            assert time.monotonic() - start < 5
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_builder_that_is_killed_leaves_a_compiler_that_does_not_write_into_the_next_build(root, tmp_path, monkeypatch):
+    """The compiler of a process that was killed runs on. It writes nonsense here, and only once the next build has begun."""
+    real, going, gone = machine.find_cxx(), tmp_path / "going", tmp_path / "gone"
+    stub = tmp_path / "c++"
+    stub.write_text(f"""#!/bin/sh
+case "$*" in *kernel.o*) if mkdir {going} 2>/dev/null; then
+  for last; do :; done
+  while ! [ -e {gone} ]; do sleep 0.1; done
+  echo nonsense > "$last"; exit
+fi;; esac
+exec {real} "$@"
+""")
+    stub.chmod(0o755)
+    monkeypatch.setenv("CXX", str(stub))
+    program = ("import sys; from pathlib import Path; from labkit import build; build.BUILD_ROOT = Path(sys.argv[1]); "
+               "build.load('copy', 3, backend='host')")
+    builder = subprocess.Popen([sys.executable, "-c", program, root], start_new_session=True)
+    try:
+        while not going.exists() and builder.poll() is None:
+            time.sleep(0.1)
+        builder.kill()
+        builder.wait()
+        link = build.host.link
+
+        def link_late(*given):
+            gone.touch()
+            time.sleep(0.5)
+            return link(*given)
+
+        monkeypatch.setattr(build.host, "link", link_late)
+        assert torch.equal(labkit.load("copy", 3, backend="host")(torch.ones(3)), torch.ones(3))
+    finally:
+        gone.touch()
+    assert not list(root.glob("copy/*.work"))
+
+
+# -- users, torches, GPUs -----------------------------------------------------------------------------------
+
+LOAD = """\
+import sys
+from pathlib import Path
+from labkit import build
+for root, version in ((sys.argv[1], 1), (sys.argv[1], 2), (sys.argv[2], 2)):
+    build.BUILD_ROOT = Path(root)
+    try:
+        build.load("copy", version, backend="host")
+    except build.BuildError as error:
+        print(error)
+"""
+# Root may write anywhere, unless it gives that right up.
+AS_A_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.skipif(bool(AS_A_USER) and not shutil.which("setpriv"), reason="root, and no setpriv to be less")
+def test_builds_that_may_only_be_read_are_used_and_for_others_the_remedy_is_told_and_works(root, tmp_path):
+    labkit.load("copy", 1, backend="host")
+    for folder, _, _ in os.walk(root):
+        os.chmod(folder, 0o555)
+    try:
+        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, root, tmp_path / "own"], capture_output=True, text=True)
+    finally:
+        for folder, _, _ in os.walk(root):
+            os.chmod(folder, 0o755)
+    reused, refused, remedy, built = (done.stdout or done.stderr).splitlines()
+    assert "copy: version 1 reused, built for the CPU" in reused
+    assert refused.startswith("copy: [Errno 13] Permission denied: ")
+    assert remedy.startswith("To mend it: name a folder that is yours in LABKIT_BUILD")
+    assert "copy: version 2 built for the CPU" in built and str(tmp_path / "own") in built
+
+
+@pytest.mark.skipif(bool(AS_A_USER) and not shutil.which("setpriv"), reason="root, and no setpriv to be less")
+def test_a_lock_file_of_another_user_locks_as_well(tmp_path):
+    lock = tmp_path / "made.lock"
+    lock.touch(0o444)
+    lock.chmod(0o444)
+    assert subprocess.run([*AS_A_USER, sys.executable, "-c", HOLD.replace("60", "0"), tmp_path / "made"]).returncode == 0
+
+
+def _key(backend="host"):
+    return build.fingerprint("copy", backend, [])
+
+
+@pytest.mark.parametrize("change", [
+    lambda patch: patch.setattr(torch, "__version__", "99.0"), lambda patch: patch.setattr(build.platform, "machine", lambda: "vax"),
+    lambda patch: patch.setenv("CC", "another"), lambda patch: patch.setattr(build, "_cxx_version", lambda: "another")])
+def test_another_torch_processor_or_compiler_has_builds_and_objects_of_its_own(change, monkeypatch):
+    before = _key()
+    with monkeypatch.context() as patch:
+        change(patch)
+        assert _key() != before
+    assert _key() == before
+
+
+def test_gpus_of_two_architectures_have_builds_of_their_own(monkeypatch):
+    keys = set()
+    for arch in ("sm_80", "sm_90"):
+        monkeypatch.setattr(machine, "arch", lambda arch=arch: arch)
+        keys.add(build.fingerprint("copy", "cuda", sum(build.flags("cuda"), [])))
+    assert len(keys) == 2
+
+
+def test_a_build_that_is_broken_is_made_again(root, capsys):
+    """As after a crash of the machine, or where a cache was copied from one of another kind."""
+    key = build.fingerprint("copy", "host", sum(build.flags("host", 4), []))
+    broken = root / "copy" / f"host-{key}" / f"copy_{key}.so"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"half a library")
+    assert torch.equal(labkit.load("copy", 4, backend="host")(torch.ones(3)), torch.ones(3))
+    assert "copy: version 4 built for the CPU" in capsys.readouterr().out
