@@ -28,7 +28,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from labkit import machine, results
+from labkit import machine, poison, results
 from labkit.output_errors import max_error
 from labkit.report import here, say_absent, show_table
 
@@ -74,6 +74,7 @@ class Table:
         return f"<labkit.timing.Table: {len(self.rows)} variants. {self.caption}>"
 
 
+@poison.told
 def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None,
           limit: str | None = None, reference: Callable | None = None,
           tolerance: tuple[float, float] | None = None, rounds: int = 30, title: str | None = None,
