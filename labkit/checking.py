@@ -20,7 +20,7 @@ from typing import Any, Iterable, NamedTuple
 
 import torch
 
-from labkit import properties, references, results
+from labkit import poison, properties, references, results
 from labkit.cases import (GUARD, between_guards, bits, draw_inputs, erase, in_order_of, is_flat, never_written,
                           new_memory_is_nan)
 from labkit.operator import Operator
@@ -35,6 +35,7 @@ class Worst(NamedTuple):
     ulp: float
 
 
+@poison.told
 def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iterable[str] | None = None,
           dtypes: Iterable[torch.dtype] | None = None, seed: int = 0) -> dict[int, dict[str, Worst]]:
     """Runs the operator's cases against its float64 reference; prints a line a version; raises at the first fault.

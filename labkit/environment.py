@@ -1,13 +1,14 @@
-"""Environment variables for the time of a block, and processes of labkit's own."""
+"""Environment variables for the time of a block, and programs that end with all that they have started."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from labkit import REPOSITORY
 
@@ -40,6 +41,32 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextlib.contextmanager
+def whole(command: Sequence[str | os.PathLike], **options: Any) -> Iterator[subprocess.Popen]:
+    """The program, started by subprocess.Popen, with its words captured as text. What still runs when the block is left, by an
+    error or Ctrl-C too, is killed, with all that it has started: profilers start the program that they watch.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True,
+                          **options) as running:
+        try:
+            yield running
+        finally:
+            kill_whole(running)
+
+
+def kill_whole(running: subprocess.Popen) -> None:
+    """Ends a program of `whole`, and all that it has started, at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+
+
+def run_whole(command: Sequence[str | os.PathLike], timeout: float | None, **options: Any) -> subprocess.CompletedProcess:
+    """Runs a program to its end, as subprocess.run does. After `timeout` seconds, or at Ctrl-C, nothing of it runs on."""
+    with whole(command, stderr=subprocess.PIPE, **options) as running:
+        stdout, stderr = running.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(command, running.returncode, stdout, stderr)
+
+
 def in_a_new_process(module: str, *arguments: str, timeout: float | None = None, **variables: str) -> Any:
     """Runs a module of labkit in a process of its own and returns what the last line that it prints says, as JSON.
 
@@ -47,8 +74,8 @@ def in_a_new_process(module: str, *arguments: str, timeout: float | None = None,
     environment, added to those here. RuntimeError, the process's last line first, where it fails.
     """
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=timeout,
-                          env={**os.environ, "PYTHONPATH": path, **variables})
+    done = run_whole([sys.executable, "-m", module, *arguments], timeout=timeout,
+                     env={**os.environ, "PYTHONPATH": path, **variables})
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise RuntimeError(f"{words.splitlines()[-1] if words else f'it ended with {done.returncode}'}\n{words}")

@@ -9,7 +9,8 @@ from labkit import results
 from labkit.environment import one_thread
 from labkit.output_errors import WrongResult
 from labkit.report import here, keep
-from labkit.share import Activation, Compiled, Step, free, run
+from labkit.room import free
+from labkit.share import Activation, Compiled, Step, run
 
 LAST = 10  # steps over which the final loss is averaged
 

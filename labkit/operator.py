@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from labkit import REPOSITORY, machine
+from labkit import REPOSITORY, machine, poison
 from labkit.references import dtype_of, shape_of
 
 
@@ -80,6 +80,7 @@ class Operator:
     def latest(self) -> int:
         return max(self.versions)
 
+    @poison.told
     def first_launch(self) -> None:
         """Runs the first mode of the latest version on one element and waits for it."""
         mode, (inputs, _, _) = next(iter(self.reference.MODES.items()))

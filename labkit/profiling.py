@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Iterable
 
 from labkit import REPOSITORY, machine
+from labkit.environment import run_whole
 
 TIME_LIMIT = 180  # seconds; Nsight Compute hangs on some rented machines
 
@@ -61,9 +62,9 @@ def _under_ncu(options: list[str], program: list[str]) -> subprocess.CompletedPr
         raise NotCounted("ncu is not installed (it comes with the CUDA toolkit)")
     # Its own clock control would change the GPU's settings while others may be using it.
     command = [ncu, "--clock-control", "none", "--profile-from-start", "off", *options, sys.executable, *program]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, cwd=REPOSITORY,
-                              env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])})
+        return run_whole(command, timeout=TIME_LIMIT, cwd=REPOSITORY, env=variables)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotCounted(error) from error
 
@@ -79,7 +80,7 @@ def _refusal(done: subprocess.CompletedProcess) -> str | None:
 def read_csv(text: str, metrics: dict[str, str]) -> list[dict]:
     """The counters of each launch, in order, from what ncu prints: one line a launch and metric, among other lines.
 
-    NotCounted for a metric that has no number, as one that this GPU does not have.
+    NotCounted for a metric that has no number, as one that this GPU does not have, and for a table of another kind.
     """
     keys = {metric: key for key, metric in metrics.items()}
     launches: dict[str, dict] = {}
@@ -88,4 +89,6 @@ def read_csv(text: str, metrics: dict[str, str]) -> list[dict]:
             launches.setdefault(row["ID"], {})[keys[row["Metric Name"]]] = float(row["Metric Value"].replace(",", ""))
         except ValueError:
             raise NotCounted(f"of {row['Metric Name']} it says {row['Metric Value']!r}") from None
+        except (KeyError, AttributeError):  # AttributeError: a row that ends early
+            raise NotCounted(f"its table has the row {list(row.values())}, which is of another kind than asked for") from None
     return list(launches.values())

@@ -21,7 +21,7 @@ from typing import Callable, Iterator
 
 import fastjsonschema  # the package jsonschema takes 2 s to import, where what JupyterLab brings for it is there
 
-from labkit import REPOSITORY, machine, sources
+from labkit import REPOSITORY, machine, poison, sources
 
 SCHEMA = REPOSITORY / "results" / "schema.json"
 BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
@@ -85,6 +85,7 @@ def start(lab: str) -> None:
     global _session
     code = sources.sources_hash(lab)
     _session = Session(lab=lab)
+    poison.watch()
     gpu, versions = machine.gpu(), machine.versions()
     if machine.backend() == "cuda":
         where = (f"cuda: {gpu['name']}, compute capability {gpu['capability']}, {gpu['sms']} SMs, "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from labkit import REPOSITORY, machine
+from labkit.environment import kill_whole, whole
 from labkit.faulty_launches import Run, specification
 from labkit.operator import Operator
 
@@ -62,13 +61,11 @@ def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     # torch's allocator would hide the ends of arrays from the tools.
     variables = {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables,
-                          start_new_session=True) as running:
+    with whole(command, stderr=subprocess.STDOUT, env=variables) as running:
         try:
             text, _ = running.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)  # the tool and the program below it
+            kill_whole(running)
             text, _ = running.communicate()
             if TOLD not in text:  # the program itself tells a launch that hangs, and may not get away from it
                 return Report(0, ended=f"fails: no end after {LIMIT} s")

@@ -12,7 +12,6 @@ All variants train one model in one process, since two of the larger ones do not
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 from typing import Callable, Sequence
 
@@ -22,6 +21,7 @@ from labkit import machine, results
 from labkit.gpu_trace import Kernel, attribute, marked, short, traced
 from labkit.output_errors import WrongResult
 from labkit.report import NO_GPU, here, keep, show_recorded, show_table
+from labkit.room import free, unless_memory_is_short
 from labkit.timing import WARM_UP_CALLS, Gpu, measure, summarise
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -268,22 +268,6 @@ def _peak_memory(step: Step, variant: Activation | Compiled) -> int:
     run(step, variant)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
-
-
-def unless_memory_is_short(call: Callable):
-    """What the call returns; None where the GPU's memory does not suffice, with what it had allocated free again."""
-    try:
-        return call()
-    except torch.OutOfMemoryError:
-        pass  # its traceback holds the tensors of the call: they can only go once this block is left
-    free()
-    return None
-
-
-def free() -> None:
-    """Gives back what nothing refers to any more: the next model may need it."""
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def _ms(kernels: list[Kernel]) -> float:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from labkit import machine, results
 from labkit.report import NO_GPU, keep, show_recorded
-from labkit.share import TOO_LARGE, unless_memory_is_short
+from labkit.room import unless_memory_is_short
+from labkit.share import TOO_LARGE
 from labkit.summing import matmul_precision
 from labkit.timing import Gpu, measure, summarise
 

@@ -26,17 +26,19 @@ import dataclasses
 import random
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
-from labkit import machine, results
+from labkit import machine, poison, results
 from labkit.output_errors import max_error
-from labkit.report import here, say_absent, show_table
+from labkit.report import NO_GPU, here, say_absent, show_table
 
 WARM_UP_CALLS = 3
 WARM_UP_SECONDS = 0.5
 LEAD_IN_FLUSHES = 32  # about a millisecond of work: the host's head start at the beginning of a round
 INPUT_SETS = 4
 STARVED = 0.5
+PARTS = 1, 2, 4, 8, 16, 32  # of the rows, where memory is short
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Table:
         return f"<labkit.timing.Table: {len(self.rows)} variants. {self.caption}>"
 
 
+@poison.told
 def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None,
           limit: str | None = None, reference: Callable | None = None,
           tolerance: tuple[float, float] | None = None, rounds: int = 30, title: str | None = None,
@@ -97,9 +100,12 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     rowwise    whether a row of an output depends on the same row of the inputs alone; a transpose's does not, nor a
                stencil's
 
+    Where the GPU's free memory is too little for that, all is done with the first half of the rows of the inputs, or
+    a quarter, and so on; the title says so. The rows are those of the tensors that a reference is given slices of.
+
     Raises WrongResult when an output is not within the tolerance (a NaN never is), and ValueError for
-    arguments that do not fit together; nothing is then shown or kept. Without a GPU no variant is called: the
-    recorded figures are shown, labelled with the GPU that they come from.
+    arguments that do not fit together; nothing is then shown or kept. Without a GPU no variant is called, and where
+    no part of the rows fits none is timed: the recorded figures are shown, labelled with the GPU that they come from.
     """
     if limit is not None and limit not in variants:
         raise ValueError(f"bench: limit {limit!r} is none of the variants {list(variants)}")
@@ -108,10 +114,13 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
                          "reference=f, tolerance=(1e-2, 1e-3), or neither")
     if bytes is not None and bytes < 1 or rounds < 2:
         raise ValueError(f"bench: bytes must be at least 1 (or None) and rounds at least 2, not {bytes} and {rounds}")
-    if machine.backend() != "cuda":
-        table = _recorded_table(name)
+    record, why = None, NO_GPU
+    if machine.backend() == "cuda":
+        why = "the GPU's free memory does not suffice"
+        record = _timed_as_memory_allows(variants, inputs, bytes, limit, reference, tolerance, rounds, title or name, rowwise)
+    if record is None:
+        table = _recorded_table(name, why)
     else:
-        record = timed(variants, inputs, bytes, limit, reference, tolerance, rounds, title or name, rowwise)
         results.add(name, record)
         results.note("measured", name, f"{len(variants)} variants, {rounds} rounds")
         table = Table(record, f"Measured on {here()}", measured=True)
@@ -167,6 +176,24 @@ class _Samples:
     microseconds: list[float] = dataclasses.field(default_factory=list)
     starved: int = 0
     max_error: float | None = None
+
+
+def _timed_as_memory_allows(variants, inputs, bytes, limit, reference, tolerance, rounds, title, rowwise) -> dict | None:
+    """The record of `timed`, with all rows or a part of them; None where no part fits into the memory that is free."""
+    from labkit import room  # it imports torch, which showing what is recorded does without
+
+    try:
+        for part in PARTS:
+            record = room.unless_memory_is_short(lambda: timed(
+                variants, lambda: room.first_rows(inputs(), part), bytes and bytes // part, limit, reference, tolerance, rounds,
+                title if part == 1 else f"{title}, 1/{part} of the rows", rowwise))
+            if record or part == PARTS[-1]:
+                return record
+            print(f"{title}: the GPU's memory is short ({room.left()}); on to 1/{2 * part} of the rows.")
+    except BaseException as error:
+        # A notebook keeps the last traceback, Ctrl-C's too: what its frames hold would be missing the next time.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def timed(variants: dict[str, Callable], inputs: Callable[[], Sequence], bytes: int | None, limit: str | None,
@@ -267,13 +294,13 @@ def summarise(samples: dict[str, _Samples], bytes: int | None, limit: str | None
 
 # -- without a GPU, and on the screen -----------------------------------------------------------------------
 
-def _recorded_table(name: str) -> Table:
+def _recorded_table(name: str, why: str) -> Table:
     lab = results.session().lab
     if lab is None:
-        raise ValueError("bench: there is no GPU here, and no lab was started whose recorded figures could "
-                         "be shown; call labkit.start(\"NN_topic\") first")
+        raise ValueError(f"bench: {why}, and no lab was started whose recorded figures could be shown; call "
+                         "labkit.start(\"NN_topic\") first")
     found = results.recorded(lab, name)
     if found is None:
-        caption = f"Not measured: there is no GPU here, and no figures of {name!r} are recorded"
-        return Table(None, caption, measured=False)
-    return Table(found.table, f"{found.caption()}; not measured on this machine", measured=False)
+        return Table(None, f"Not measured: {why}, and no figures of {name!r} are recorded", measured=False)
+    return Table(found.table, f"{found.caption()}; not measured on this machine{'' if why == NO_GPU else f': {why}'}",
+                 measured=False)

@@ -39,7 +39,7 @@ def operator(tmp_path, monkeypatch):
 
 
 def answer(monkeypatch, stdout, code=0):
-    monkeypatch.setattr(profiling.subprocess, "run",
+    monkeypatch.setattr(profiling, "run_whole",
                         lambda *arguments, **options: types.SimpleNamespace(stdout=stdout, stderr="", returncode=code))
 
 
@@ -82,7 +82,7 @@ def test_a_tool_that_hangs_is_given_up(operator, monkeypatch, capsys):
     def hang(*arguments, **options):
         raise subprocess.TimeoutExpired("ncu", options["timeout"])
 
-    monkeypatch.setattr(profiling.subprocess, "run", hang)
+    monkeypatch.setattr(profiling, "run_whole", hang)
     assert labkit.counters("counters", operator, "forward", 32, "bfloat16", "Counted") == []
     assert "did not count: Command 'ncu' timed out after 180 seconds" in capsys.readouterr().out
 

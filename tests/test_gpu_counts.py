@@ -78,7 +78,7 @@ def test_where_nothing_is_counted_the_recorded_tables_are_shown(gpu, monkeypatch
         raise subprocess.TimeoutExpired("ncu", 180)
 
     monkeypatch.setattr(profiling.machine, "find_ncu", lambda: "ncu")
-    monkeypatch.setattr(profiling.subprocess, "run", refuse)
+    monkeypatch.setattr(profiling, "run_whole", refuse)
     shown = []
     monkeypatch.setattr(report, "show_table", lambda table, caption=None, figure=False: shown.append((table["title"], caption)))
     assert labkit.agreement("agreement", CASES, "Trace and GPU") == [] and not gpu().tables

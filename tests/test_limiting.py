@@ -59,7 +59,7 @@ def ncu(monkeypatch, said="", code=0, writes=True):
             Path(commands[-1][commands[-1].index("--export") + 1]).write_text("\n".join(launched))
         return types.SimpleNamespace(stdout=said, stderr="", returncode=code)
 
-    monkeypatch.setattr(profiling.subprocess, "run", run)
+    monkeypatch.setattr(profiling, "run_whole", run)
     return commands
 
 
@@ -195,7 +195,7 @@ def refuse(monkeypatch, how):
     if how == "missing":
         monkeypatch.setattr(profiling.machine, "find_ncu", lambda: None)
     elif how == "hangs":
-        monkeypatch.setattr(profiling.subprocess, "run", hangs)
+        monkeypatch.setattr(profiling, "run_whole", hangs)
     elif how == "refused":
         ncu(monkeypatch, REFUSED, 0, writes=False)
     elif how == "one missing":

@@ -74,7 +74,7 @@ def counted(monkeypatch, *actions):
         Path(command[command.index("--export") + 1]).write_bytes(b"")
         return types.SimpleNamespace(stdout="", stderr="", returncode=0)
 
-    monkeypatch.setattr(profiling.subprocess, "run", run)
+    monkeypatch.setattr(profiling, "run_whole", run)
     read_in_place(monkeypatch, list(actions))
 
 
@@ -102,7 +102,7 @@ REFUSED = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to acc
 
 
 def refused(monkeypatch):
-    monkeypatch.setattr(profiling.subprocess, "run",
+    monkeypatch.setattr(profiling, "run_whole",
                         lambda *a, **o: types.SimpleNamespace(stdout=REFUSED, stderr="", returncode=1))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import REPOSITORY, report, results, share, timing
+from labkit import REPOSITORY, report, results, room, share, timing
 from labkit.gpu_trace import Kernel
 from labkit.operator import python_part
 from labkit.output_errors import WrongResult
@@ -219,10 +219,10 @@ def test_what_ran_out_of_memory_is_let_go_of(monkeypatch):
         held = Held()
         raise torch.OutOfMemoryError(f"{held}")
 
-    monkeypatch.setattr(share, "free", lambda: released.append("free"))
-    assert share.unless_memory_is_short(fails) is None and released == [True, "free"]
+    monkeypatch.setattr(room, "free", lambda: released.append("free"))
+    assert room.unless_memory_is_short(fails) is None and released == [True, "free"]
     with pytest.raises(RuntimeError, match="other"):
-        share.unless_memory_is_short(lambda: (_ for _ in ()).throw(RuntimeError("other")))
+        room.unless_memory_is_short(lambda: (_ for _ in ()).throw(RuntimeError("other")))
 
 
 def test_a_model_that_does_not_fit_is_told(gpu, session, capsys):
