@@ -288,7 +288,7 @@ def _parsed_header(options: list[str]) -> list[str]:
 def _check_tools(name: str, backend: str) -> None:
     """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's checks come late or not."""
     with tools_on_path():
-        for look in (diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
+        for look in (diagnosis.python, diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
             found = look()
             if found.state == "fail":
                 raise BuildError(f"{name}: {found.what}: {found.seen}. To mend it: {found.advice}.")

@@ -177,8 +177,9 @@ def _key(backend="host"):
 
 
 @pytest.mark.parametrize("change", [
-    lambda patch: patch.setattr(torch, "__version__", "99.0"), lambda patch: patch.setattr(build.platform, "machine", lambda: "vax"),
-    lambda patch: patch.setenv("CC", "another"), lambda patch: patch.setattr(build, "_cxx_version", lambda: "another")])
+    lambda patch: patch.setattr(torch, "__version__", "99.0"), lambda patch: patch.setenv("CC", "another"),
+    lambda patch: patch.setattr(build.platform, "machine", lambda: "vax"),
+    lambda patch: patch.setattr(build, "_cxx_version", lambda: "another")])
 def test_another_torch_processor_or_compiler_has_builds_and_objects_of_its_own(change, monkeypatch):
     before = _key()
     with monkeypatch.context() as patch:
