@@ -24,11 +24,13 @@ _REMEDIES = {
                                     "a torch for its CUDA; or set LABKIT_BACKEND=host",
 }
 _ERROR = re.compile(r"\berror\b\s*:|\berror #|fatal|No space left|undefined (reference|symbol)|died due to signal|"
-                    r"^Killed$|memory exhausted")
+                    r"\bld: cannot|^Killed$|memory exhausted")
 
 
 class BuildError(RuntimeError):
-    """A compiler refused the sources. The message begins with its first error: file, line and words."""
+    """What `load` could not build. The message begins with the first error of the compiler, file, line and words, or with what is
+    missing; a line with what to do follows where that is known.
+    """
 
 
 def first_error(output: str, log: Path) -> str:

@@ -250,6 +250,7 @@ def test_a_folder_with_other_letters_needs_a_python_that_can_name_it(tmp_path):
     ("a.cpp:9:1: fatal error: error writing to /tmp/a.s: No space left on device", "a.cpp:9:1: fatal", "free some disk"),
     ("/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1", "/usr/bin/ld: final",
      "free some disk"),
+    ("/usr/bin/ld: cannot find -lcudart\ncollect2: error: ld returned 1", "/usr/bin/ld: cannot find -lcudart", ""),
     ("a.o: in function `f':\na.cpp:3: undefined reference to `g'\ncollect2: error: ld returned 1", "a.cpp:3: undef", ""),
     ('k.cu(12): error: identifier "x" is undefined\nk.cu(13): error: more\n2 errors detected', "k.cu(12): error: ident", ""),
     ("nvcc fatal   : Unsupported gpu architecture 'compute_60'", "nvcc fatal", "set CUDA_HOME to a CUDA toolkit that lists")])

@@ -227,6 +227,17 @@ def test_a_compilers_error_is_found_whatever_the_readers_language(compiler, monk
     assert os.environ["LANGUAGE"] == "fr"
 
 
+def test_torch_is_told_of_a_toolkit_by_a_path_that_does_not_fall_apart(tmp_path, monkeypatch):
+    from torch.utils import cpp_extension
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    for folder in ("cuda-13", "Kern el ä"):
+        monkeypatch.setattr(build.machine, "cuda_home", lambda: tmp_path / folder)
+        (tmp_path / folder).mkdir()
+        build.point_torch_to_cuda()
+        assert os.path.samefile(cpp_extension.CUDA_HOME, tmp_path / folder) and " " not in cpp_extension.CUDA_HOME
+
+
 @pytest.mark.parametrize("free, asked, jobs", [(0.4, None, 1), (3.5, None, 3), (1000, None, 4), (None, None, 2), (0.4, "6", 6),
                                                (3.5, "many", 3)])
 def test_as_many_compilers_run_as_memory_and_cores_allow_or_as_asked(monkeypatch, free, asked, jobs):
