@@ -98,6 +98,11 @@ def start(lab: str) -> None:
           f"versions  {', '.join(f'{name} {versions[name]}' for name in shown if versions.get(name))}\n"
           f"{sources.LABEL}   {code}\n"
           f"date      {today()}")
+    if machine.backend() == "cuda":
+        from labkit import room  # it imports torch, which reading results does without
+
+        if others := room.neighbours():
+            print(f"shared    {others}")
 
 
 def note(kind: str, name: str, outcome: str) -> None:
