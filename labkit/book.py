@@ -20,14 +20,23 @@ is built with warnings as errors.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.directives.code import container_wrapper
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from labkit import figures, results
 from labkit.prose import UnknownResult, labs
+
+PAGES = "book/*.md", "labs/*.ipynb"
+
+log = logging.getLogger(__name__)
 
 
 class _ResultsDirective(SphinxDirective):
@@ -150,12 +159,25 @@ class KernelSource(SphinxDirective):
         return [block]
 
 
+def _look_over(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+    """Warns of what Sphinx passes over, at every build: a page that is in no table of contents, a cell that failed."""
+    for path in sorted(path for pattern in PAGES for path in Path(app.srcdir).glob(pattern)):
+        name = path.relative_to(app.srcdir).with_suffix("").as_posix()
+        if name not in env.found_docs:
+            log.warning("%s is in no table of contents, so that it is not built: name it in _toc.yml", path.name, location=name)
+        if path.suffix == ".ipynb":
+            for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"], start=1):
+                for failed in (output for output in cell.get("outputs", []) if output["output_type"] == "error"):
+                    log.warning("cell %d failed: %s: %s", number, failed["ename"], failed["evalue"], location=name)
+
+
 def setup(app: Sphinx) -> dict:
-    """Register the substitutions and directives with Sphinx."""
+    """Register the substitutions and directives with Sphinx, and what else makes a build fail."""
     def substitute(app, config):
         config.myst_substitutions = {**config.myst_substitutions, **labs()}
 
     app.connect("config-inited", substitute)
+    app.connect("env-before-read-docs", _look_over)
     app.add_directive("results-table", ResultsTable)
     app.add_directive("results-figure", ResultsFigure)
     app.add_directive("kernel-source", KernelSource)

@@ -9,7 +9,9 @@ version, or a traced one, by the C++ compiler alone.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import os
 import platform
@@ -17,6 +19,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -61,9 +64,10 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     cuda_flags: further flags for nvcc, such as "-fmad=false"; another set of flags is another build.
 
     Prints one line, unless this process has loaded that build before: what was built, for which backend, how long it took up
-    to and with the first launch, and where it lies. Returns an Operator. Raises FileNotFoundError for an unknown name,
-    ValueError for an unknown version or for flags of nvcc where nvcc does not compile, and BuildError, with the compiler's
-    first error on top, when it does not compile.
+    to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
+    Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags of nvcc
+    where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile, a tool is
+    missing, or the system refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))
@@ -288,7 +292,7 @@ def _parsed_header(options: list[str]) -> list[str]:
 def _check_tools(name: str, backend: str) -> None:
     """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's checks come late or not."""
     with tools_on_path():
-        for look in (diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
+        for look in (diagnosis.python, diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
             found = look()
             if found.state == "fail":
                 raise BuildError(f"{name}: {found.what}: {found.seen}. To mend it: {found.advice}.")
@@ -357,7 +361,18 @@ def point_torch_to_cuda() -> None:
     from torch.utils import cpp_extension  # a second of import, and only a build needs it
 
     home = machine.cuda_home() or (machine.cuda_include() and machine.cuda_include().parent)
-    cpp_extension.CUDA_HOME = str(home) if home else cpp_extension.CUDA_HOME
+    cpp_extension.CUDA_HOME = str(_without_spaces(home)) if home else cpp_extension.CUDA_HOME
+
+
+@functools.cache
+def _without_spaces(folder: Path) -> Path:
+    """A folder, or a link to it for this process: torch hands CUDA's to the linker unquoted, so that a space ends its path."""
+    if shlex.quote(str(folder)) == str(folder):
+        return folder
+    place = Path(tempfile.mkdtemp(prefix="labkit-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    (place / "cuda").symlink_to(folder)
+    return place / "cuda"
 
 
 @contextlib.contextmanager

@@ -18,14 +18,19 @@ _REMEDIES = {
     "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18",
     "No space left on device": _SPACE, "Disk quota exceeded": _SPACE,
     "Permission denied": _OWN_FOLDER, "Read-only file system": _OWN_FOLDER, "No locks available": _OWN_FOLDER,
-    "signal 9": _MEMORY, "Killed signal": _MEMORY, "out of memory": _MEMORY, "memory exhausted": _MEMORY,
+    "signal 9": _MEMORY, "Killed signal": _MEMORY, "\nKilled\n": _MEMORY, "out of memory": _MEMORY, "memory exhausted": _MEMORY,
     "Cannot allocate memory": _MEMORY,
+    "Unsupported gpu architecture": "set CUDA_HOME to a CUDA toolkit that lists this GPU in `nvcc --list-gpu-arch`, and use "
+                                    "a torch for its CUDA; or set LABKIT_BACKEND=host",
 }
-_ERROR = re.compile(r"\berror\b\s*:|\berror #|fatal|No space left|undefined (reference|symbol)|died due to signal")
+_ERROR = re.compile(r"\berror\b\s*:|\berror #|fatal|No space left|undefined (reference|symbol)|died due to signal|"
+                    r"\bld: cannot|^Killed$|memory exhausted")
 
 
 class BuildError(RuntimeError):
-    """A compiler refused the sources. The message begins with its first error: file, line and words."""
+    """What `load` could not build. The message begins with the first error of the compiler, file, line and words, or with what is
+    missing; a line with what to do follows where that is known.
+    """
 
 
 def first_error(output: str, log: Path) -> str:
@@ -41,9 +46,14 @@ def first_error(output: str, log: Path) -> str:
     return f"{first}{remedy(output)}"
 
 
+def advice(words: str) -> str:
+    """What to do about an error of these words; nothing where that is not known."""
+    return next((advice for said, advice in _REMEDIES.items() if said in words), "")
+
+
 def remedy(words: str) -> str:
-    """A line with what to do about an error of these words; nothing where none is known."""
-    return next((f"\nTo mend it: {advice}." for said, advice in _REMEDIES.items() if said in words), "")
+    """The same as a line of its own."""
+    return f"\nTo mend it: {told}." if (told := advice(words)) else ""
 
 
 def short(path: Path) -> str:

@@ -9,20 +9,25 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import REPOSITORY, machine
+from labkit.build_errors import advice
+from labkit.build_folder import build_root, holders, locked
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
-ENOUGH_DISK_GIB, LEAST_DISK_GIB = 5.0, 0.5
+ENOUGH_DISK_GIB, LEAST_DISK_GIB, ENOUGH_MEMORY_GIB, LONG_BUILD_MINUTES = 5.0, 0.5, 1.0, 15
+LEAST_DRIVER = {12: 525, 13: 580}  # by CUDA's major version, on Linux
 SET_UP = "python3 -m labkit setup"
 
-_sound: set[Path] = set()  # C++ compilers that have worked in this process
+_sound: set[tuple] = set()  # compilers that have worked in this process, and for what
 
 
 @dataclass(frozen=True)
@@ -41,15 +46,19 @@ def doctor() -> list[Finding]:
     "fail" is what no lab runs without, or what breaks one; "warn" is what some of them lack. Having no GPU is
     neither: the labs then run on the host backend.
     """
-    findings = [check() for check in (python, compiler, packages, gpu, nvcc, ninja, disk, build_folder,
+    findings = [check() for check in (python, compiler, packages, gpu, nvcc, ninja, memory, disk, build_folder, builds, home,
                                       nsight_compute, jupyter)]
     _print(findings)
     return findings
 
 
 def python() -> Finding:
-    """Which Python runs this (the command line refuses one older than 3.10)."""
-    return Finding("Python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+    """Which Python runs this (the command line refuses one older than 3.10), and whether it can name the book's files."""
+    seen, encoding = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}", sys.getfilesystemencoding()
+    if encoding != "utf-8" and not all(str(path).isascii() for path in (REPOSITORY, build_root(), sys.prefix)):
+        return Finding("Python", "fail", f"{seen}; file names are {encoding} in this locale, and a folder's here is not",
+                       "set PYTHONUTF8=1 and start Python anew")
+    return Finding("Python", "ok", seen)
 
 
 def compiler() -> Finding:
@@ -70,15 +79,15 @@ def compiler() -> Finding:
 
 def _compiles(compiler: Path) -> bool:
     """Whether it takes C++20. One that did is not asked again: each build looks, and there are many in one process."""
-    if compiler not in _sound:
+    if (compiler,) not in _sound:
         try:
             done = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], capture_output=True, timeout=20,
                                   text=True, input="#include <bit>\nstatic_assert(std::popcount(7u) == 3);\n")
         except (OSError, subprocess.SubprocessError):
             return False
         if done.returncode == 0:
-            _sound.add(compiler)
-    return compiler in _sound
+            _sound.add((compiler,))
+    return (compiler,) in _sound
 
 
 def packages() -> Finding:
@@ -108,22 +117,56 @@ def gpu() -> Finding:
     seen = machine.gpu() if _version("torch") else None
     driver = machine.driver()
     if seen:
-        return Finding("GPU", "ok", f"{seen['name']}, {machine.arch()}, "
-                       f"{seen['memory_gib']:.0f} GiB, driver {driver or 'unknown'}")
+        words = f"{seen['name']}, {machine.arch()}, {seen['memory_gib']:.0f} GiB, driver {driver or 'unknown'}"
+        held = machine.torch_archs()
+        rule = runpy.run_path(str(REPOSITORY / "labs" / "wheel" / "gelu_op" / "compatibility.py"))
+        if rule["compatible"](held, seen["capability"]) != rule["NO_IMAGE"]:
+            return Finding("GPU", "ok", words)
+        words += f"; this torch has code for {', '.join(held)} alone"
+        if _forced_host():
+            return Finding("GPU", "ok", f"{words}, and LABKIT_BACKEND=host keeps to the CPU")
+        return Finding("GPU", "fail", words, f"install a torch with code for {machine.arch()}: the wheel of "
+                       f"{'a newer' if _newer(seen['capability'], held) else 'an older'} CUDA; or set LABKIT_BACKEND=host")
     if driver is None:
         return Finding("GPU", "ok", "none; the labs run on the host backend and show recorded GPU figures")
     cuda = machine.versions()["cuda"]
     if cuda is None:
         return Finding("GPU", "warn", f"driver {driver}, but torch is a build without CUDA",
                        "install a CUDA build of torch, or use the host backend")
-    return Finding("GPU", "warn", f"driver {driver}, but torch (CUDA {cuda}) does not see a GPU",
-                   f"update the driver to one for CUDA {cuda}, or use a torch for your driver with --here")
+    unseen = f"driver {driver}, but torch (CUDA {cuda}) does not see a GPU"
+    least = LEAST_DRIVER.get(int(cuda.split(".")[0]), 0)
+    if int(driver.split(".")[0]) < least:
+        return Finding("GPU", "warn", f"{unseen}: CUDA {cuda} needs driver {least} or newer",
+                       f"update the driver to {least} or newer, or use a torch for your driver with --here")
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return Finding("GPU", "warn", f"{unseen}: CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r}",
+                       "unset CUDA_VISIBLE_DEVICES")
+    return Finding("GPU", "warn", unseen, "restart the machine, or in a container start it with its GPUs (--gpus all)")
+
+
+def _newer(capability: str, held: list[str]) -> bool:
+    """Whether a GPU is newer than all that there is code for; else it is older, or between."""
+    number = int(capability.replace(".", ""))
+    return all(int(re.sub(r"\D", "", name)) < number for name in held)
+
+
+def _forced_host() -> bool:
+    return os.environ.get("LABKIT_BACKEND") == "host"
 
 
 def nvcc() -> Finding:
-    """nvcc. Where kernels run on a GPU, its major version must be that of torch's CUDA; else they are compiled to be read."""
+    """nvcc. Where kernels run on a GPU, its major version must be that of torch's CUDA; else they are compiled to be read.
+
+    It is asked whether it takes this C++ compiler, and this GPU.
+    """
     found, version, cuda = machine.find_nvcc(), machine.nvcc_version(), machine.versions()["cuda"]
-    has_gpu = bool(machine.gpu()) if _version("torch") else False
+    has_gpu = bool(machine.gpu()) and not _forced_host() if _version("torch") else False
+    named = next((f"{name}={os.environ[name]}" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)), None)
+    variable, _, folder = (named or "").partition("=")
+    wrong = named is not None and not machine.is_program(Path(folder) / "bin" / "nvcc")
+    if found is None and wrong:
+        return Finding("nvcc", "warn", f"none, and {named} holds none",
+                       f"set {variable} to a CUDA toolkit's folder, or unset it")
     if found is None:
         return Finding("nvcc", "warn", "none, so kernels run on the CPU", SET_UP) if has_gpu else Finding(
             "nvcc", "ok", "none, and no GPU that needs it; labs show recorded machine code")
@@ -134,36 +177,103 @@ def nvcc() -> Finding:
     if has_gpu and cuda and version.split(".")[0] != cuda.split(".")[0]:
         return Finding("nvcc", "fail", f"{seen}; torch is built for CUDA {cuda}",
                        f"set CUDA_HOME to a CUDA {cuda.split('.')[0]} toolkit")
+    if said := _refusal(Path(found), version, machine.arch() if has_gpu else None):
+        return Finding("nvcc", "fail" if has_gpu else "warn", f"{seen}; it says: {said}",
+                       advice(said) or "install the CUDA toolkit again, or name another in CUDA_HOME")
+    if wrong:
+        return Finding("nvcc", "warn", f"{seen}; {named} holds none", f"unset {variable}")
     return Finding("nvcc", "ok", seen)
+
+
+def _refusal(nvcc: Path, version: str, arch: str | None) -> str | None:
+    """What nvcc says against this C++ compiler or this GPU; None where it takes both, which it is then not asked again."""
+    host_compiler = os.environ.get("CC")
+    tried = (nvcc, version, host_compiler, os.environ.get("PATH"), arch)
+    if tried not in _sound:
+        options = ["-ccbin", host_compiler] if host_compiler else []
+        options += [f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}"] if arch else []
+        try:
+            done = subprocess.run([nvcc, *options, "-E", "-x", "cu", os.devnull, "-o", os.devnull], stdin=subprocess.DEVNULL,
+                                  capture_output=True, timeout=20, encoding="utf-8", errors="replace")
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        if done.returncode:
+            said = done.stdout + done.stderr
+            lines = [line for line in said.splitlines() if re.search("error|fatal|not found", line)] or [said.strip()[-200:]]
+            return re.sub(r"^.*?(#error -- |fatal\s*: )| The nvcc flag '-allow.*", "", lines[0]).strip()
+        _sound.add(tried)
+    return None
 
 
 def ninja() -> Finding:
     """ninja, which torch's builder calls."""
-    version = machine.output("ninja", "--version")
+    # As for a build, beside this Python too: a shell may not have activated the environment.
+    found = shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    version = machine.output(found, "--version") if found else None
     if version is None:
-        return Finding("ninja", "fail", "not on PATH", f"{SET_UP}, or: python -m pip install ninja")
-    return Finding("ninja", "ok", f"{version} at {shutil.which('ninja')}")
+        return Finding("ninja", "fail", f"{found} does not run" if found else "not on PATH",
+                       f"{SET_UP}, or: python -m pip install ninja")
+    return Finding("ninja", "ok", f"{version} at {found}")
+
+
+def memory() -> Finding:
+    """Free memory, which compilers need; with less, fewer of them run at a time."""
+    free = machine.free_memory()
+    if free is not None and free < ENOUGH_MEMORY_GIB:
+        return Finding("memory", "warn", f"{free:.1f} GiB free; compilers may be killed", advice("out of memory"))
+    return Finding("memory", "ok", "unknown" if free is None else f"{free:.1f} GiB free")
 
 
 def disk() -> Finding:
-    """Free space where the builds and .venv go."""
+    """Free space where .venv, the builds and the compilers' temporary files go."""
     free = shutil.disk_usage(REPOSITORY).free / 2**30
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Finding("disk", "fail", "no folder for temporary files can be written", "name one in TMPDIR")
+    root = next(path for path in (build_root(), *build_root().absolute().parents) if path.exists())
+    for what, place, variable in (("temporary files", temporary, "TMPDIR"), ("builds", root, "LABKIT_BUILD")):
+        if (there := shutil.disk_usage(place).free / 2**30) < LEAST_DISK_GIB <= free:
+            return Finding("disk", "fail", f"{there:.1f} GiB free for {what}, in {place}",
+                           f"free {LEAST_DISK_GIB} GiB there, or name another folder in {variable}")
     state = "fail" if free < LEAST_DISK_GIB else "warn" if free < ENOUGH_DISK_GIB else "ok"
-    advice = "" if state == "ok" else f"free {ENOUGH_DISK_GIB:.0f} GiB, for example with: python3 -m labkit clean"
-    return Finding("disk", state, f"{free:.1f} GiB free", advice)
+    return Finding("disk", state, f"{free:.1f} GiB free", "" if state == "ok" else
+                   f"free {ENOUGH_DISK_GIB:.0f} GiB, for example with: python3 -m labkit clean")
 
 
 def build_folder() -> Finding:
-    """Whether builds can be written."""
-    folder = REPOSITORY / "build"
+    """Whether builds can be written, by one process at a time."""
+    folder = build_root()
     try:
-        folder.mkdir(exist_ok=True)
+        with locked(folder / "doctor"), tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding("build folder", "fail", f"{folder}: {error.strerror}", advice("Permission denied"))
+    return Finding("build folder", "ok", f"{folder} can be written")
+
+
+def builds() -> Finding:
+    """The builds that are under way, and whether one keeps the others waiting. Killed ones hold nothing."""
+    running = holders()
+    for lock, holder in running.items():
+        minutes = (time.time() - lock.stat().st_mtime) / 60
+        stopped = re.search(r"^State:\s+[Tt]", machine.text_of(Path(f"/proc/{holder}/status")), re.MULTILINE)
+        if stopped or minutes > LONG_BUILD_MINUTES:
+            why = "stopped" if stopped else f"begun {minutes:.0f} minutes ago"
+            return Finding("builds", "warn", f"process {holder}, {why}, holds {lock}", f"end it: kill -9 {holder}")
+    return Finding("builds", "ok", f"under way in process {', '.join(map(str, set(running.values())))}" if running else
+                   "none is under way")
+
+
+def home() -> Finding:
+    """Whether the home folder can be written, where Jupyter, Matplotlib and Triton keep files."""
+    folder = os.path.expanduser("~")
+    try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Finding("build folder", "fail", f"{folder}: {error.strerror}",
-                       "work in a copy of the repository that is yours")
-    return Finding("build folder", "ok", f"{folder} can be written")
+        return Finding("home", "warn", f"{folder}: {error.strerror}", "name one that can be written: export HOME=$(mktemp -d)")
+    return Finding("home", "ok", f"{folder} can be written")
 
 
 def nsight_compute() -> Finding:

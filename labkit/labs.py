@@ -213,7 +213,8 @@ def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
 
 
 def _closing_table(log: Path, ended: list[_Ended]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="What the labs checked and measured", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title="What the labs checked and measured, and what they showed as it is recorded",
+                  title_justify="left")
     for column in ("lab", "kind", "what", "outcome", "backend"):
         table.add_column(column, overflow="fold")
     for line in log.read_text(encoding="utf-8").splitlines():

@@ -17,7 +17,7 @@ from labkit.ceilings import copy_gbps
 from labkit.gpu_counts import Case, Rival, program, validate
 from labkit.ncu_reports import PACKED, Launch, NotRead, pack, read
 from labkit.profiling import NotCounted, export
-from labkit.report import here, keep, show_recorded, show_table
+from labkit.report import here, keep, note_recorded, show_recorded, show_table
 from labkit.without_counters import known
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats")
@@ -143,6 +143,8 @@ def saved_report(name: str | Path, title: str | None = None) -> list[dict]:
     caption = f"{known.caption() if known else f'From {path.name}'}; Nsight Compute's report, not measured on this machine"
     show_table(results.table_of(title, limits), caption)
     show_table(results.table_of(f"{title}: why", why), caption)
+    if known:
+        note_recorded(str(name), known)
     return limits
 
 

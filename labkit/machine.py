@@ -6,7 +6,6 @@ anything is installed.
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -14,11 +13,13 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 _CLOCK_QUERY = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "sm_max_mhz": "clocks.max.sm",
                 "memory_max_mhz": "clocks.max.mem", "power_limit_w": "power.limit",
                 "temperature_c": "temperature.gpu"}
+_homes: dict[Path, Path] = {}  # toolkits by their nvcc
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -41,7 +42,8 @@ def device():
 
 
 def find_nvcc() -> Path | None:
-    """Where nvcc is: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda, then PyPI's package in this Python's environment.
+    """Where nvcc is: CUDA_HOME, CUDA_PATH, PATH, beside this Python (where conda puts it), /usr/local/cuda, then PyPI's package
+    in this Python's environment.
 
     A home that the user named comes first, as torch's own extension builder has it. None where there is none.
     """
@@ -49,7 +51,7 @@ def find_nvcc() -> Path | None:
     on_path = shutil.which("nvcc")
     candidates = [Path(home) / "bin" / "nvcc" for home in homes]
     candidates += [Path(on_path)] if on_path else []
-    candidates += [Path("/usr/local/cuda/bin/nvcc"), *_pypi_programs("nvcc")]
+    candidates += [Path(sys.executable).parent / "nvcc", Path("/usr/local/cuda/bin/nvcc"), *_pypi_programs("nvcc")]
     return _first_program(candidates)
 
 
@@ -88,10 +90,15 @@ def cuda_include() -> Path | None:
     return next((place for place in places if (place / "cuda_bf16.h").is_file()), None)
 
 
+def is_program(path: Path) -> bool:
+    """Whether it is a file that this user may run."""
+    return os.access(path, os.X_OK) and path.is_file()
+
+
 def cpu() -> str:
     """The CPU and how many of its cores this process may use, such as "AMD EPYC 9554, 16 cores"."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        told = Path("/proc/cpuinfo").readtext_of(encoding="utf-8")
         named = re.search(r"^model name\s*:\s*(.+?)(?: \d+-Core)?(?: Processor)?$", told, re.MULTILINE)
     except OSError:
         named = None
@@ -104,11 +111,11 @@ def free_memory() -> float | None:
 
     None where the system does not tell.
     """
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(MEMINFO), re.MULTILINE)
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(MEMINFO), re.MULTILINE)
     left = [int(found[1]) / 2**20] if found else []
-    limit, used = _text(CGROUP / "memory.max").strip(), _text(CGROUP / "memory.current").strip()
+    limit, used = text_of(CGROUP / "memory.max").strip(), text_of(CGROUP / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        cached = re.search(r"^inactive_file (\d+)", _text(CGROUP / "memory.stat"), re.MULTILINE)  # goes when needed
+        cached = re.search(r"^inactive_file (\d+)", text_of(CGROUP / "memory.stat"), re.MULTILINE)  # goes when needed
         left.append((int(limit) - int(used) + int(cached[1] if cached else 0)) / 2**30)
     return min(left) if left else None
 
@@ -144,6 +151,13 @@ def arch() -> str | None:
     """The current GPU's architecture as nvcc names it, such as "sm_90"; None where torch sees no GPU."""
     seen = gpu()
     return f"sm_{seen['capability'].replace('.', '')}" if seen else None
+
+
+def torch_archs() -> list[str]:
+    """The architectures that torch holds its own kernels for, such as ["sm_80", "compute_80"]."""
+    import torch
+
+    return torch.cuda.get_arch_list()
 
 
 def native_bfloat16() -> bool:
@@ -222,8 +236,8 @@ def _torch_sees_gpu() -> bool:
     return torch.version.cuda is not None and torch.cuda.is_available()
 
 
-def _text(path: Path) -> str:
-    """What a file says; nothing where it is not there."""
+def text_of(path: Path) -> str:
+    """What a small file of the system says; nothing where it is not there."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
@@ -231,7 +245,7 @@ def _text(path: Path) -> str:
 
 
 def _first_program(candidates: list[Path]) -> Path | None:
-    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
+    return next(filter(is_program, candidates), None)
 
 
 def _pypi_programs(name: str) -> list[Path]:
@@ -255,13 +269,16 @@ def _installed(package: str) -> str | None:
         return None
 
 
-@functools.lru_cache(maxsize=None)
 def _home_by_nvcc(nvcc: Path) -> Path | None:
     # An nvcc on PATH may be a script or a link far from its toolkit, so it is asked: a dry run prints "#$ TOP=...".
+    if nvcc in _homes:
+        return _homes[nvcc]
     try:
         said = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=10).stderr
     except (OSError, subprocess.SubprocessError):
         return None
     top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
-    return Path(top.group(1)).resolve() if top else None
+    if top:  # else it is asked again: what is wrong may be mended meanwhile
+        _homes[nvcc] = Path(top.group(1)).resolve()
+    return _homes.get(nvcc)

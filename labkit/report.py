@@ -84,9 +84,15 @@ def show_recorded(names: Iterable[str], title: str, why: str = NO_GPU, asked: It
             print(f"{title}: {why}, and nothing is recorded.")
             return []
         show(found.table, f"{found.caption()}; not measured on this machine: {why}")
+        note_recorded(name, found)
         say_absent(found.table, asked)
         asked = ()
     return []
+
+
+def note_recorded(name: str, found: results.Recorded) -> None:
+    """Notes that a table was shown as it is recorded, so that it is not taken for one of this machine."""
+    results.note("recorded", name, f"shown, not measured here: {found.gpu['name']}, {found.run['date'][:10]}")
 
 
 def say_absent(table: dict, asked: Iterable[str]) -> None:
@@ -110,6 +116,7 @@ def take_recorded(tables: dict[str, dict], columns: Iterable[str]) -> str:
         caption = f"The CPU; {', '.join(columns)}: {found.caption()}"
         first = table["columns"][0]
         known = {row[first]: row for row in found.table["rows"]}
+        note_recorded(f"{name}: {', '.join(columns)}", found)
         for row in table["rows"]:
             row.update({column: value for column, value in known.get(row[first], {}).items() if column in columns})
     return caption

@@ -27,7 +27,7 @@ SCHEMA = REPOSITORY / "results" / "schema.json"
 BOOK_GPU = "nvidia-h200"  # whose figures the pages print where several GPUs have recorded the same lab
 EXACT = "Counted, not timed: the same on every machine"  # what `trace` finds
 WIDTH = 120  # columns of what is printed
-NOTE_KINDS = ("check", "measured", "built", "exact")
+NOTE_KINDS = ("check", "measured", "built", "exact", "recorded")
 
 
 class ResultsError(ValueError):
@@ -98,14 +98,19 @@ def start(lab: str) -> None:
           f"versions  {', '.join(f'{name} {versions[name]}' for name in shown if versions.get(name))}\n"
           f"{sources.LABEL}   {code}\n"
           f"date      {today()}")
+    if machine.backend() == "cuda":
+        from labkit import room  # it imports torch, which reading results does without
+
+        if others := room.neighbours():
+            print(f"shared    {others}")
 
 
 def note(kind: str, name: str, outcome: str) -> None:
     """Keep one line of what the session did, such as ("check", "gelu", "412 cases passed").
 
-    `kind` is one of NOTE_KINDS (ValueError otherwise). Where the environment variable LABKIT_LOG names a
-    file, the note is also appended to it as a line of JSON; the runner of labs makes its closing table from
-    that.
+    `kind` is one of NOTE_KINDS (ValueError otherwise); "recorded" stands for what was only shown. Where the
+    environment variable LABKIT_LOG names a file, the note is also appended to it as a line of JSON; the runner of
+    labs makes its closing table from that.
     """
     if kind not in NOTE_KINDS:
         raise ValueError(f"kind must be one of {', '.join(NOTE_KINDS)}, not {kind!r}")

@@ -1,13 +1,34 @@
-"""A GPU's memory where it is short: giving back what is not needed, and doing with a part of the rows."""
+"""A GPU that others use too, or that is small: who is there, giving memory back, and doing with a part of the rows."""
 
 from __future__ import annotations
 
 import gc
+import re
 from typing import Callable, Sequence
 
 import torch
 
+from labkit import machine
+
 FEWEST_ROWS = 256
+BUSY = 20  # per cent of the time; below, it may be a screen
+TAKEN = 1024  # MiB beside what this process holds; below, they may be its own context and the driver's
+
+
+def neighbours() -> str | None:
+    """What other processes do with the current GPU, in words, asked while this one does nothing there; None where they do
+    little, or nvidia-smi does not tell.
+    """
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    told = machine.output("nvidia-smi", "-i", f"GPU-{uuid}", "--query-gpu=utilization.gpu,memory.used",
+                          "--format=csv,noheader,nounits") or ""
+    if not (found := re.fullmatch(r"(\d+), (\d+)", told)):
+        return None
+    busy, taken = int(found[1]), int(found[2]) - torch.cuda.memory_reserved() // 2**20
+    if busy < BUSY and taken < TAKEN:
+        return None
+    return (f"other processes use this GPU: it is {busy}% busy, and {taken / 1024:.1f} GiB of its memory are taken; "
+            "times hold for what they leave, and vary with them")
 
 
 def unless_memory_is_short(call: Callable):

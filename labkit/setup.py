@@ -44,7 +44,8 @@ def ensure() -> Path:
 
 
 def activate(environment: dict) -> dict:
-    """`environment` as inside .venv: its programs first on PATH, labkit importable from any folder, bytecode kept.
+    """`environment` as inside .venv: its programs first on PATH, labkit importable from any folder, bytecode kept, file
+    names in UTF-8.
 
     Labs and tests start hundreds of processes. Without bytecode (images of Docker often ask for that) each of them would
     parse PyTorch anew, which takes longer than what most of them do.
@@ -52,6 +53,7 @@ def activate(environment: dict) -> dict:
     inside = {**environment, "VIRTUAL_ENV": str(VENV)}
     inside["PATH"] = os.pathsep.join(filter(None, [str(VENV / "bin"), environment.get("PATH")]))
     inside["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))
+    inside["PYTHONUTF8"] = "1"  # a folder's name may have letters that the locale lacks
     for name in ("PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
         inside.pop(name, None)
     return inside

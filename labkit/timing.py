@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 
 from labkit import machine, poison, results
 from labkit.output_errors import max_error
-from labkit.report import NO_GPU, here, say_absent, show_table
+from labkit.report import NO_GPU, here, note_recorded, say_absent, show_table
 
 WARM_UP_CALLS = 3
 WARM_UP_SECONDS = 0.5
@@ -302,5 +302,6 @@ def _recorded_table(name: str, why: str) -> Table:
     found = results.recorded(lab, name)
     if found is None:
         return Table(None, f"Not measured: {why}, and no figures of {name!r} are recorded", measured=False)
+    note_recorded(name, found)
     return Table(found.table, f"{found.caption()}; not measured on this machine{'' if why == NO_GPU else f': {why}'}",
                  measured=False)

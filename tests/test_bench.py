@@ -258,6 +258,7 @@ def test_without_a_gpu_the_recorded_figures_are_shown_and_nothing_runs(on_gpu, m
     monkeypatch.setattr(results.sources, "sources_hash", lambda name: "0" * 12)
     monkeypatch.setattr(machine, "clocks", lambda: None)
     results.record()
+    results.session().notes.clear()
     capsys.readouterr()
     monkeypatch.setattr(machine, "backend", lambda: "host")
     table = bench("forward", {"copy": refuse, "mine": refuse, "other": refuse}, refuse, bytes=64_000, limit="copy",
@@ -266,6 +267,9 @@ def test_without_a_gpu_the_recorded_figures_are_shown_and_nothing_runs(on_gpu, m
     shown = capsys.readouterr().out
     assert "Recorded on NVIDIA Test" in shown and "not measured on this machine" in shown
     assert "Not in that record: other." in shown
+    note, = results.session().notes  # so that no one takes it for one of this machine
+    assert (note["kind"], note["name"]) == ("recorded", "forward")
+    assert note["outcome"].startswith("shown, not measured here: NVIDIA Test, 20")
 
 
 def test_without_a_gpu_or_a_record_it_says_so(lab, monkeypatch, capsys):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from labkit import __main__ as command_line
 from labkit import figures, prose
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -265,8 +265,8 @@ FAULTS = {
 }
 
 
-def build_book(folder, chapter, toc=()):
-    """Build a copy of this book's frame with one chapter, as `python -m labkit book` does."""
+def make_book(folder, chapter, toc=(), outputs=()):
+    """Makes a copy of this book's frame with one chapter, and a lab with one code cell."""
     shutil.copy(REPOSITORY / "_config.yml", folder)
     pages = "".join(f"  - file: {page}\n" for page in [f"book/{LAB}", f"labs/{LAB}", *toc])
     (folder / "_toc.yml").write_text(f"format: jb-book\nroot: book/index\nchapters:\n{pages}")
@@ -274,19 +274,24 @@ def build_book(folder, chapter, toc=()):
     (folder / "labs").mkdir()
     (folder / "book/index.md").write_text("# Title\n\n```{tableofcontents}\n```\n")
     (folder / f"book/{LAB}.md").write_text(f"# Chapter\n\n{chapter}\n")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Lab")])
+    cell = nbformat.v4.new_code_cell("1 / 0", outputs=list(outputs))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Lab"), cell])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, folder / f"labs/{LAB}.ipynb")
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(folder),
-               "-W", "-n", "--keep-going"]
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_a_sound_book_builds_and_loads_nothing_from_the_net(tmp_path, recorded):
-    done = build_book(tmp_path, "$x^2$ takes {{ fused_kernel.forward[\"copy\"].us }}.")
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture
+def build_book(tmp_path, recorded, monkeypatch, capfd):
+    """Builds the book of tmp_path as `python -m labkit book` does; returns its status and what it wrote to stderr."""
+    monkeypatch.setattr(command_line, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])))
+    return lambda: (command_line.book(), capfd.readouterr().err)
+
+
+def test_a_sound_book_builds_and_loads_nothing_from_the_net(tmp_path, build_book):
+    make_book(tmp_path, "$x^2$ takes {{ fused_kernel.forward[\"copy\"].us }}.")
+    status, said = build_book()
+    assert status == 0, said
     pages = {path: path.read_text() for path in (tmp_path / "_build/html").rglob("*.html")}
     html = pages[tmp_path / f"_build/html/book/{LAB}.html"]
     assert "250.0\u202fµs" in html
@@ -296,12 +301,18 @@ def test_a_sound_book_builds_and_loads_nothing_from_the_net(tmp_path, recorded):
     assert (tmp_path / "_build/html/book" / script).exists()
 
 
-def test_every_fault_fails_the_build_and_is_named(tmp_path, recorded):
-    done = build_book(tmp_path, "\n\n".join(FAULTS), toc=["book/05_missing"])
-    assert done.returncode != 0
-    warnings = "\n".join(line for line in done.stderr.splitlines() if "WARNING" in line or "ERROR" in line)
-    for fault, named in {**FAULTS, "a page of _toc.yml": "05_missing"}.items():
-        assert named in warnings, f"{fault} was not warned about\n{done.stderr}"
+def test_every_fault_fails_the_build_and_is_named_the_second_time_as_well(tmp_path, build_book):
+    failed = nbformat.v4.new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])
+    make_book(tmp_path, "\n\n".join(FAULTS), toc=["book/05_missing"], outputs=[failed])
+    (tmp_path / "book/06_nowhere.md").write_text("# In no table of contents\n")
+    elsewhere = {"a page of _toc.yml": "05_missing", "a page beside it": "06_nowhere.md is in no table of contents",
+                 "a failed cell": "cell 2 failed: ZeroDivisionError: division by zero"}
+    for _ in range(2):
+        status, said = build_book()
+        assert status == 1
+        warnings = "\n".join(line for line in said.splitlines() if "WARNING" in line or "ERROR" in line)
+        for fault, named in {**FAULTS, **elsewhere}.items():
+            assert named in warnings, f"{fault} was not warned about\n{said}"
 
 
 # -- figures ------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from labkit import build, host, operator
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
     """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own, with the objects kept so far."""
+    tmp_path = tmp_path / "Kern el ä"  # a path that falls apart where it is not quoted
     copy = tmp_path / "kernels"
     shutil.copytree(operator.kernels(), copy)
     with open(copy / "gelu" / "gelu.cu", "a") as source:
@@ -192,3 +193,76 @@ def test_building_with_the_environment_not_activated(kernels, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert labkit.load("gelu", version=2)(torch.ones(2)).shape == (2,)
     assert os.environ["PATH"] == "/usr/bin:/bin"
+
+
+# -- compilers that fail ------------------------------------------------------------------------------------
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """compiler(script): compiles with a program of these lines, and returns what the error says."""
+    def fails(script):
+        (tmp_path / "c++").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "c++").chmod(0o755)
+        monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+        with pytest.raises(RuntimeError) as failed:
+            host.compile_object(tmp_path / "a.cpp", [], tmp_path / "a.o")
+        return build.first_error(str(failed.value), tmp_path / "log")
+
+    return fails
+
+
+def test_a_compiler_that_is_killed_is_told_from_one_that_refuses(compiler):
+    told = compiler("kill -9 $$")
+    assert "c++: fatal: ended by signal 9\nTo mend it: close other programs, or let one compiler run at a time" in told
+    assert "fatal: it ended with 3 and said nothing" in compiler("exit 3")
+
+
+def test_a_compilers_error_is_found_whatever_the_readers_language(compiler, monkeypatch):
+    monkeypatch.setenv("LANGUAGE", "fr")
+    monkeypatch.setenv("LC_ALL", "C")
+    script = r"""[ "$LANGUAGE" = en ] && printf 'a.cpp:3: error: \342\200\230x\342\200\231 \377\n'; exit 1"""
+    assert compiler(script).startswith("a.cpp:3: error: ‘x’ ")
+    with build.tools_on_path():
+        assert os.environ["LANGUAGE"] == "en"
+    assert os.environ["LANGUAGE"] == "fr"
+
+
+def test_torch_is_told_of_a_toolkit_by_a_path_that_does_not_fall_apart(tmp_path, monkeypatch):
+    from torch.utils import cpp_extension
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    for folder in ("cuda-13", "Kern el ä"):
+        monkeypatch.setattr(build.machine, "cuda_home", lambda: tmp_path / folder)
+        (tmp_path / folder).mkdir()
+        build.point_torch_to_cuda()
+        assert os.path.samefile(cpp_extension.CUDA_HOME, tmp_path / folder) and " " not in cpp_extension.CUDA_HOME
+
+
+@pytest.mark.parametrize("free, asked, jobs", [(0.4, None, 1), (3.5, None, 3), (1000, None, 4), (None, None, 2), (0.4, "6", 6),
+                                               (3.5, "many", 3)])
+def test_as_many_compilers_run_as_memory_and_cores_allow_or_as_asked(monkeypatch, free, asked, jobs):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(build.machine, "free_memory", lambda: free)
+    monkeypatch.setenv("MAX_JOBS", asked) if asked else monkeypatch.delenv("MAX_JOBS", raising=False)
+    with build.tools_on_path():  # what ninja takes
+        assert os.environ["MAX_JOBS"] == str(jobs)
+    assert os.environ.get("MAX_JOBS") == asked
+
+
+def test_what_the_system_refuses_is_told_with_a_remedy_and_can_be_mended(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(build, "place_to_make", lambda made: (_ for _ in ()).throw(OSError(28, os.strerror(28), str(made))))
+        with pytest.raises(build.BuildError, match=r"copy: \[Errno 28\] No space left .*\nTo mend it: free some disk"):
+            labkit.load("copy", version=5, backend="host")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "file" / "root")
+    with pytest.raises(build.BuildError, match="Not a directory"):
+        labkit.load("copy", version=5, backend="host")
+
+
+def test_a_library_that_lacks_a_symbol_is_told_with_the_symbol(kernels):
+    with open(kernels / "copy" / "binding.cpp", "a") as binding:
+        binding.write("void nowhere();\nstatic int called = (nowhere(), 0);\n")
+    with pytest.raises(build.BuildError, match=r"\Acopy: .*undefined symbol: \w*nowhere"):
+        labkit.load("copy", version=1)

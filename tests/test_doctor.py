@@ -24,6 +24,9 @@ def pretend(monkeypatch):
         monkeypatch.setattr(machine, "versions", lambda: {"cuda": cuda})
         monkeypatch.setattr(machine, "find_nvcc", lambda: nvcc and "/opt/nvcc")
         monkeypatch.setattr(machine, "nvcc_version", lambda: nvcc if nvcc != "broken" else None)
+        monkeypatch.setattr(doctor, "_refusal", lambda *asked: None)
+        monkeypatch.delenv("CUDA_HOME", raising=False)
+        monkeypatch.delenv("CUDA_PATH", raising=False)
 
     return machine_with
 
@@ -92,7 +95,7 @@ def test_a_missing_compiler_is_a_failure_with_the_package_to_install(monkeypatch
 
 @pytest.mark.parametrize("cuda, seen, advice", [
     (None, "torch is a build without CUDA", "CUDA build of torch"),
-    ("13.0", "torch (CUDA 13.0) does not see a GPU", "update the driver")])
+    ("13.0", "torch (CUDA 13.0) does not see a GPU: CUDA 13.0 needs driver 580", "update the driver to 580")])
 def test_a_gpu_that_torch_does_not_see_is_a_warning(pretend, cuda, seen, advice):
     pretend(driver="570.10", cuda=cuda)
     finding = doctor.gpu()
@@ -110,6 +113,7 @@ def test_nvcc_that_kernels_run_by_is_of_the_major_version_of_torchs_cuda(pretend
 
 def test_ninja_that_is_missing_or_broken_is_a_failure(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor.sys, "executable", str(tmp_path / "elsewhere" / "python"))
     assert doctor.ninja().state == "fail"
     stub(tmp_path, "ninja", "exit 1")
     assert doctor.ninja().state == "fail"
@@ -126,7 +130,7 @@ def test_disk_space(monkeypatch, free, state):
 
 def test_a_build_folder_that_cannot_be_written_is_a_failure(monkeypatch, tmp_path):
     (tmp_path / "build").touch()  # a file in its place; permissions would not stop root
-    monkeypatch.setattr(doctor, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path / "build"))
     assert doctor.build_folder().state == "fail"
     (tmp_path / "build").unlink()
     assert doctor.build_folder().state == "ok"

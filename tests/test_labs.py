@@ -187,3 +187,35 @@ def test_a_name_that_no_lab_has_is_told_with_those_that_there_are(stage):
 def test_an_empty_folder_is_told(stage):
     assert stage.run() == 0
     assert "There is no lab yet" in stage.said
+
+
+CUT_OFF = """\
+import socket, sys
+def refuse(event, arguments):
+    local = event != "socket.connect" or not isinstance(arguments[1], tuple) or arguments[1][0] == "127.0.0.1"
+    if event == "socket.getaddrinfo" or not local:
+        raise OSError(f"there is no network: {event} {arguments}")
+sys.addaudithook(refuse)
+"""
+DRAWS = """\
+import labkit, torch
+from labkit import report
+labkit.start("04_fused_kernel")
+report.show({"kind": "curve", "title": "A curve", "x": {"label": "x", "values": [1, 2]},
+             "y": {"label": "y"}, "series": {"one": [1.0, 2.0]}})
+labkit.bench("forward", {}, tuple, bytes=None)
+assert labkit.load("gelu")(torch.ones(3)).shape == (3,)
+"""
+
+
+def test_a_lab_needs_neither_a_display_nor_a_network(stage, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MPLBACKEND", "TkAgg")  # as where the user works with windows elsewhere
+    monkeypatch.setenv("LABKIT_BACKEND", "host")
+    stage.add("01_good", CUT_OFF, DRAWS)
+    assert stage.run() == 0, stage.said
+    shown = [output["data"]["text/html"] for cell in nbformat.read(stage.executed / "01_good.ipynb", as_version=4).cells
+             for output in cell.get("outputs", []) if "data" in output]
+    assert sum("<svg" in html for html in shown) == 2
+    assert re.search(r"04_fused_kernel +recorded +forward +shown, not measured here: NVIDIA \w+, \d{4}-", stage.said)

@@ -142,7 +142,8 @@ def test_what_is_recorded_beside_a_report_says_its_title_its_gpu_and_what_it_has
     holding(monkeypatch, Action("v7", [named(GELU)], COUNTED), Action("gelu_cuda", [named(OTHER)], COUNTED))
     rows = labkit.what_limits("limits", CASES, "GeLU")
     table = results.table_of("As recorded", rows[:1])
-    known = types.SimpleNamespace(table=table, caption=lambda: "Recorded on a GPU, that day")
+    known = types.SimpleNamespace(table=table, caption=lambda: "Recorded on a GPU, that day", gpu={"name": "a GPU"},
+                                  run={"date": "2026-01-02T00:00:00Z"})
     asked = []
     monkeypatch.setattr(results, "recorded", lambda *which: asked.append(which) or known)
     monkeypatch.setattr(limiting.machine, "backend", lambda: "host")
@@ -151,6 +152,7 @@ def test_what_is_recorded_beside_a_report_says_its_title_its_gpu_and_what_it_has
     said = capsys.readouterr().out
     assert "As recorded. Recorded on a GPU, that day; Nsight Compute's report" in said and "As recorded: why" in said
     assert asked == [("11_trace", "limits", "nvidia-test")]
+    assert (gpu().notes[-1]["kind"], gpu().notes[-1]["name"]) == ("recorded", "limits")
     assert labkit.what_limits("limits", CASES, "GeLU") == []
     assert capsys.readouterr().out.count(f"Not in that record: {OTHER.label}.") == 1
 

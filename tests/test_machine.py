@@ -130,6 +130,28 @@ def test_clocks_are_numbers_and_what_a_gpu_does_not_report_is_none(bare, monkeyp
                                 "power_limit_w": 700, "temperature_c": None}
 
 
+def test_memory_is_what_the_system_has_left_or_the_container(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    assert machine.free_memory() is None
+    machine.MEMINFO.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 * 2**20} kB\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text(f"{3 * 2**30}\n")
+    assert machine.free_memory() == 8
+    (tmp_path / "memory.max").write_text(f"{4 * 2**30}\n")
+    assert machine.free_memory() == 1
+    (tmp_path / "memory.stat").write_text(f"active_file 7\ninactive_file {2**30}\n")
+    assert machine.free_memory() == 2
+
+
+def test_an_nvcc_that_was_asked_in_vain_is_asked_again(bare, tmp_path):
+    program(bare / "nvcc", "exit 1")
+    assert machine.cuda_home() == bare.parent
+    (tmp_path / "toolkit").mkdir()
+    program(bare / "nvcc", f"echo '#$ TOP={tmp_path}/toolkit' >&2")
+    assert machine.cuda_home() == tmp_path / "toolkit"
+
+
 def test_a_command_that_hangs_fails_or_is_missing_gives_none(bare):
     program(bare / "hangs", "exec /bin/sleep 5")
     program(bare / "fails", "echo text; exit 3")

@@ -49,6 +49,7 @@ def lab(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "gpu", lambda: GPU)
     monkeypatch.setattr(machine, "versions", lambda: VERSIONS)
     monkeypatch.setattr(machine, "clocks", lambda: {"sm_mhz": 1980.0, "temperature_c": None})
+    monkeypatch.setattr("labkit.room.neighbours", lambda: None)
     monkeypatch.setattr(results, "_session", results.Session())
     return tmp_path
 

@@ -260,6 +260,8 @@ def test_what_is_recorded_is_shown_with_where_it_was_measured(session, monkeypat
     caption = "Recorded on NVIDIA Test, 2026-01-02; not measured on this machine: there is no GPU here."
     assert lines[0] == f"A step. {caption}" and lines[2].split() == ["ours", "12.25"]
     assert lines[3] == f"Widths. {caption}" and lines[4].startswith("ours: at most 3.5")
+    assert [(note["kind"], note["name"], note["outcome"]) for note in session().notes] == [
+        ("recorded", name, "shown, not measured here: NVIDIA Test, 2026-01-02") for name in ("share", "widths")]
 
 
 # -- share_over and amdahl ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`bench` where a GPU's memory is short, shared with others, or held by what was interrupted. On a simulated GPU."""
 
+import types
 import weakref
 
 import pytest
@@ -99,6 +100,32 @@ def test_rows_are_cut_from_the_tensors_that_have_them_and_stay_where_they_are():
     for part in (4, 3):  # too few rows, no whole number of them
         with pytest.raises(torch.OutOfMemoryError):
             room.first_rows((rows, other), part)
+
+
+@pytest.mark.parametrize("told, says", [
+    ("97, 43008", "it is 97% busy, and 42.0 GiB of its memory are taken"), ("0, 2048", "0% busy, and 2.0 GiB"),
+    ("45, 10", "45% busy, and 0.0 GiB"), ("3, 600", None), ("[N/A], 4", None), (None, None)])
+def test_a_gpu_that_others_use_is_told_when_a_lab_starts(monkeypatch, capsys, session, told, says):
+    asked = []
+    monkeypatch.setattr(machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(machine, "gpu", lambda: GPU)
+    monkeypatch.setattr(machine, "versions", dict)
+    monkeypatch.setattr(machine, "output", lambda *command: asked.append(command) or told)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="1-2"))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    results.start("04_fused_kernel")
+    said = capsys.readouterr().out
+    assert asked[0][:3] == ("nvidia-smi", "-i", "GPU-1-2")
+    assert ("shared    other processes use this GPU" in said) == (says is not None) and (says or "lab") in said
+
+
+def test_what_this_process_holds_itself_is_no_neighbours(monkeypatch):
+    monkeypatch.setattr(machine, "output", lambda *command: "0, 5000")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="1-2"))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 4500 << 20)
+    assert room.neighbours() is None
 
 
 def interrupt(x):
