@@ -8,8 +8,9 @@ from typing import Any, Iterable
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
+from labkit.apart import launched_apart
 from labkit.cases import bits, draw_inputs, draw_special, new_memory_is_nan, usual_shape
-from labkit.launching import Launch, launch_of
+from labkit.launching import Launch, guarded, launch_of
 from labkit.operator import Operator
 from labkit.ordering import differences
 from labkit.references import dtype_of, exact_outputs, shape_of
@@ -19,6 +20,22 @@ SEEDS = 3  # shuffled orders on the CPU
 REPEATS = 20  # of a launch on a GPU
 ELEMENTS = 1 << 20  # of that launch: thousands of blocks
 SLOW = 20_000_000  # clocks for which a stream is kept busy: about ten milliseconds, so that others on the GPU do not hide it
+
+
+def check_that_it_returns(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype],
+                          verdict: Verdict) -> None:
+    """On the CPU, where a kernel that reads far outside of its arrays, or never ends, would take this process with it: one
+    launch of each mode in another process first.
+    """
+    if operator.device.type != "cpu":
+        return
+    for mode in modes:
+        launch = _launch(operator, version, mode, _usual_dtype(dtypes))
+        try:
+            # In memory with margins: what is stored just outside is for the cases to find.
+            list(launched_apart([lambda: launch(launch.inputs, list(map(guarded, launch.new_outputs()))) or []]))
+        except RuntimeError as error:
+            verdict.fault("launch", f"{operator.name} v{version} {mode}: {error}")
 
 
 def check(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype], seed: int, verdict: Verdict) -> None:

@@ -13,6 +13,7 @@ from labkit import apart
 from labkit.apart import launched_apart
 from labkit.faulty_launches import wrong_orders
 from labkit.mutants import mutant
+from labkit.verdict import CheckFailed
 
 TICKET = "is_last = atomicAdd(tickets, 1u) == gridDim.x - 1;"
 SPIN = "atomicAdd(tickets, 1u); while (atomicAdd(tickets, 0u) < gridDim.x) continue; is_last = blockIdx.x == 0;"
@@ -80,3 +81,14 @@ def test_schedules_survives_a_kernel_that_never_ends(session, monkeypatch):
     broken = mutant("total", 2, TICKET, SPIN)
     with pytest.raises(RuntimeError, match="did not end within 2 seconds"):
         labkit.schedules(broken, 2, size=(8, 1024))
+
+
+@pytest.mark.parametrize("version, name, old, new, says", [
+    (1, "fold", READ, FAR, "the launch ended its process by SIGSEGV"),
+    (2, "total", TICKET, SPIN, "did not end within 2 seconds")],
+    ids=["reads far outside", "never ends"])
+def test_check_survives_them_too_and_names_what_did_not_return(session, monkeypatch, version, name, old, new, says):
+    monkeypatch.setattr(apart, "LIMIT", 2.0)
+    with pytest.raises(CheckFailed, match=f"^{name} v{version} forward: .*{says}") as found:
+        labkit.check(mutant(name, version, old, new))
+    assert found.value.check == "launch" and not session().notes
