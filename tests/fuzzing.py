@@ -22,7 +22,7 @@ ELEMENTS = 8400  # of a tensor at most: also a row that is too long for the regi
 
 
 class Layout(NamedTuple):
-    """How a tensor lies in memory. Each field but `offset` has an entry a dimension; one too many do no harm."""
+    """How a tensor lies in memory. The first three have an entry a dimension; further ones do no harm."""
 
     order: tuple[int, ...]  # the dimensions, the outermost first, by rank of these numbers
     steps: tuple[int, ...]  # how many elements of memory a step along the dimension takes, beside what lies within it
@@ -135,9 +135,8 @@ def calls(draw, op, mode: str | None = None) -> Call:
 
 # -- what is not claimed ------------------------------------------------------------------------------------
 
-OTHER_DTYPES = tuple(sorted({t for t in vars(torch).values() if isinstance(t, torch.dtype)} - {
-    torch.float16, torch.bfloat16, torch.float32, torch.float64}, key=str))
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OTHER_DTYPES = tuple(sorted({t for t in vars(torch).values() if isinstance(t, torch.dtype)} - {*FLOATS}, key=str))
 
 
 def of_dtype(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
