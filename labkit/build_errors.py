@@ -28,8 +28,8 @@ _ERROR = re.compile(r"\berror\b\s*:|\berror #|fatal|No space left|undefined (ref
 
 
 class BuildError(RuntimeError):
-    """What `load` could not build. The message begins with the first error of the compiler, file, line and words, or with what is
-    missing; a line with what to do follows where that is known.
+    """What `load` could not build. The message begins with the compiler's first error, file, line and words, or with what
+    is missing; a line with what to do follows where that is known.
     """
 
 

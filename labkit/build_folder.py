@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 from pathlib import Path
@@ -78,7 +79,9 @@ def remove(path: Path) -> None:
 
 def holders() -> dict[Path, int]:
     """{lock file: process} of the builds that are under way in the build root."""
-    return {path: holder for path in build_root().glob("**/*.lock") if (holder := _holder(path))}
+    # glob's own functions, since folders may go while they look, which Path.glob does not bear
+    found = [path for depth in ("*.lock", "*/*.lock") for path in glob.glob(f"{glob.escape(str(build_root()))}/{depth}")]
+    return {Path(path): holder for path in found if (holder := _holder(Path(path)))}
 
 
 def _holder(path: Path) -> int | None:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def gpu() -> Finding:
         words = f"{seen['name']}, {machine.arch()}, {seen['memory_gib']:.0f} GiB, driver {driver or 'unknown'}"
         held = machine.torch_archs()
         rule = runpy.run_path(str(REPOSITORY / "labs" / "wheel" / "gelu_op" / "compatibility.py"))
-        if rule["compatible"](held, seen["capability"]) != rule["NO_IMAGE"]:
+        if not held or rule["compatible"](held, seen["capability"]) != rule["NO_IMAGE"]:
             return Finding("GPU", "ok", words)
         words += f"; this torch has code for {', '.join(held)} alone"
         if _forced_host():
@@ -253,16 +254,37 @@ def build_folder() -> Finding:
 
 
 def builds() -> Finding:
-    """The builds that are under way, and whether one keeps the others waiting. Killed ones hold nothing."""
+    """The builds that are under way, and whether one keeps the others waiting. Killed ones hold nothing here, but with torch's
+    own builder, whose lock is a file that stays.
+    """
     running = holders()
     for lock, holder in running.items():
-        minutes = (time.time() - lock.stat().st_mtime) / 60
+        minutes = _minutes_since(lock)
         stopped = re.search(r"^State:\s+[Tt]", machine.text_of(Path(f"/proc/{holder}/status")), re.MULTILINE)
         if stopped or minutes > LONG_BUILD_MINUTES:
             why = "stopped" if stopped else f"begun {minutes:.0f} minutes ago"
             return Finding("builds", "warn", f"process {holder}, {why}, holds {lock}", f"end it: kill -9 {holder}")
+    for lock in _torch_locks():
+        minutes = _minutes_since(lock)
+        if minutes > LONG_BUILD_MINUTES:
+            return Finding("builds", "warn", f"torch's load waits for a build that was begun {minutes:.0f} minutes ago, "
+                           f"and may be dead: {lock}", f"if nothing builds it, remove its lock: rm {shlex.quote(str(lock))}")
     return Finding("builds", "ok", f"under way in process {', '.join(map(str, set(running.values())))}" if running else
                    "none is under way")
+
+
+def _minutes_since(file: Path) -> float:
+    """How long ago it was written; 0 where it has just gone."""
+    try:
+        return (time.time() - file.stat().st_mtime) / 60
+    except FileNotFoundError:
+        return 0.0
+
+
+def _torch_locks() -> list[Path]:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    extensions = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{cache}/torch_extensions")
+    return [*extensions.glob("*/lock"), *extensions.glob("*/*/lock")]
 
 
 def home() -> Finding:

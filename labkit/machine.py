@@ -98,7 +98,7 @@ def is_program(path: Path) -> bool:
 def cpu() -> str:
     """The CPU and how many of its cores this process may use, such as "AMD EPYC 9554, 16 cores"."""
     try:
-        told = Path("/proc/cpuinfo").readtext_of(encoding="utf-8")
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         named = re.search(r"^model name\s*:\s*(.+?)(?: \d+-Core)?(?: Processor)?$", told, re.MULTILINE)
     except OSError:
         named = None

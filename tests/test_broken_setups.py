@@ -199,6 +199,18 @@ def stopped_builder(here):
     builder.wait()
 
 
+def torch_lock_of_a_killed_build(here):
+    here.env("LABKIT_BUILD", str(here.folder / "none"))
+    here.env("TORCH_EXTENSIONS_DIR", str(here.folder / "it's torch's"))
+    lock = here.folder / "it's torch's" / "gelu" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert diagnosis.builds().state == "ok"  # it may well be building
+    os.utime(lock, (1e9, 1e9))
+    yield "torch's load waits for a build that was begun ", "remove its lock: rm "
+    subprocess.run(["/bin/sh", "-c", diagnosis.builds().advice.partition(": ")[2]], check=True)
+
+
 def home_that_cannot_be_written(here):
     here.env("HOME", "/dev/null/me")
     yield "/dev/null/me: Not a directory", "export HOME="
@@ -214,6 +226,7 @@ KINDS = [
     (diagnosis.disk, "fail", no_space_for_builds), (diagnosis.disk, "fail", no_space_for_temporary_files),
     (diagnosis.disk, "fail", no_folder_for_temporary_files), (diagnosis.build_folder, "fail", build_folder_that_is_not_mine),
     (diagnosis.build_folder, "fail", file_system_without_locks), (diagnosis.builds, "warn", stopped_builder),
+    (diagnosis.builds, "warn", torch_lock_of_a_killed_build),
     (diagnosis.home, "warn", home_that_cannot_be_written)]
 
 

@@ -1,5 +1,6 @@
 """labkit.machine on made-up machines: programs on PATH are small scripts."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,10 @@ def test_clocks_are_numbers_and_what_a_gpu_does_not_report_is_none(bare, monkeyp
     program(bare / "nvidia-smi", '[ "$2" = GPU-1234 ] && echo "345, 3201, 1980, 3201, 700.00, [N/A]"')
     assert machine.clocks() == {"sm_mhz": 345, "memory_mhz": 3201, "sm_max_mhz": 1980, "memory_max_mhz": 3201,
                                 "power_limit_w": 700, "temperature_c": None}
+
+
+def test_the_cpu_is_named_with_the_cores_that_are_ours():
+    assert machine.cpu().endswith(f", {len(os.sched_getaffinity(0))} cores")
 
 
 def test_memory_is_what_the_system_has_left_or_the_container(monkeypatch, tmp_path):
