@@ -83,8 +83,15 @@ def _say(document: dict, latest: list[dict], target: Path, added: list[dict]) ->
 def problems(document: dict) -> list[str]:
     """What is implausible in the latest run of each lab of a results file, each with its reason; empty where nothing is."""
     latest = results.latest_runs(document["runs"])
-    return [*_of_gpu(document["gpu"]), *(problem for run in latest.values() for problem in _of_run(run)),
-            *_too_fast(document["gpu"], latest)]
+    return [*_of_gpu(document["gpu"]), *_changed(document["gpu"], latest),
+            *(problem for run in latest.values() for problem in _of_run(run)), *_too_fast(document["gpu"], latest)]
+
+
+def _changed(gpu: dict, latest: dict[str, dict]) -> Iterator[str]:
+    there = {(run["lab"], run["date"]): run for document in results.documents() if document["gpu"]["slug"] == gpu["slug"]
+             for run in document["runs"]}
+    yield from (f"{lab}: a run of {run['date']} is recorded already, with other figures" for lab, run in latest.items()
+                if there.get((lab, run["date"]), run) != run)
 
 
 def _of_gpu(gpu: dict) -> Iterator[str]:
@@ -156,6 +163,9 @@ def _of_steps(table: dict) -> Iterator[str]:
         if median is not None and median <= 0:
             yield f"{name}: a step takes {median} ms"
         elif median and row.get("10%, ms") and row.get("90%, ms"):
+            if not row["10%, ms"] <= median <= row["90%, ms"]:
+                yield (f"{name}: the median, {median:.4g} ms, lies outside of its own 10th to 90th percentile, "
+                       f"{row['10%, ms']:.4g} to {row['90%, ms']:.4g} ms")
             yield from (f"{name}: {problem}" for problem in _too_wide(row["10%, ms"], median, row["90%, ms"], "ms"))
 
 

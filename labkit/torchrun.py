@@ -17,6 +17,7 @@ import psutil
 from labkit import REPOSITORY
 
 LIMIT = 600  # seconds for a run
+GRACE = 20  # seconds for processes to go, once the log says that all is done
 POLL = 0.005  # seconds between two looks at a log
 
 
@@ -29,6 +30,7 @@ class Run:
 
     def __init__(self, process: subprocess.Popen, program: Path, log: Path, errors: Path):
         self.process, self.program, self.log, self.errors = process, program, log, errors
+        self._done = False
 
     def events(self) -> list[dict]:
         """What the log says so far; a line that is being written is left out."""
@@ -56,10 +58,17 @@ class Run:
 
     def finish(self) -> list[dict]:
         """Waits for the end; returns the events of the log. RunFailed where it ends with an error, or after LIMIT seconds."""
-        try:
-            status = self.process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"{self.program.name} did not end in {LIMIT} s. {self._words()}") from None
+        end = time.monotonic() + LIMIT
+        while (status := self.process.poll()) is None and time.monotonic() < end:
+            if not self._done and any("end" in event for event in self.events()):
+                # The log is whole. As it goes, a process can end in a deadlock of PyTorch's: the end of its group waits for a
+                # thread of gloo, and that for the interpreter's lock. Then there is nothing more to wait for.
+                self._done, end = True, min(end, time.monotonic() + GRACE)
+            time.sleep(10 * POLL)
+        if status is None and self._done:
+            return self.events()
+        if status is None:
+            raise RunFailed(f"{self.program.name} did not end in {LIMIT} s. {self._words()}")
         if status:
             raise RunFailed(f"{self.program.name} ended with {status}. {self._words()}")
         return self.events()

@@ -143,6 +143,23 @@ def test_a_program_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_p
         pytest.fail("its child still runs")
 
 
+def test_a_program_that_has_logged_its_end_and_does_not_go_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchrun, "GRACE", 0.5)
+    path = program(tmp_path, """
+        import sys, time
+        open(sys.argv[1], "w").write('{"step": 0, "loss": 1.0}\\n' + sys.argv[2])
+        time.sleep(600)
+    """)
+    with torchrun.started(path, 1, [str(tmp_path / "log.jsonl"), '{"end": 1}\n'], tmp_path) as run:
+        assert run.finish() == [{"step": 0, "loss": 1.0}, {"end": 1}]
+    assert run.process.poll() is not None
+    monkeypatch.setattr(torchrun, "LIMIT", 2)  # one that has not is
+    other = tmp_path / "other"
+    with torchrun.started(path, 1, [str(other / "log.jsonl"), ""], other) as run:
+        with pytest.raises(torchrun.RunFailed, match="did not end in 2 s"):
+            run.finish()
+
+
 def test_a_log_is_read_up_to_the_line_that_is_being_written(tmp_path):
     path = program(tmp_path, "pass")
     with torchrun.started(path, 1, [], tmp_path) as run:

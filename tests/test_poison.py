@@ -134,7 +134,7 @@ import json, torch, labkit
 from labkit.mutants import mutant
 labkit.results._session.lab = "04_fused_kernel"
 good = labkit.load("gelu", version=1)
-broken = mutant("fold", 1, "part[t] = x[row * cols + t];", "part[t] = x[row * cols + t + (int64_t(1) << 40)];")
+broken = mutant("fold", 1, "part[t] = x[row * cols + t];", "part[t] = x[row * cols + t + (int64_t(1) << 40)];", backend="cuda")
 x = torch.ones(8, device="cuda")
 said = []
 for call in (lambda: labkit.check(broken), lambda: labkit.check(good), lambda: labkit.load("softmax", version=1),

@@ -64,6 +64,10 @@ def wide_step(found):
     row(found, "01", "share_24", "ours")["90%, ms"] *= 1.5
 
 
+def step_outside(found):
+    row(found, "10", "step", "fused")["ms a step"] -= 50
+
+
 def no_time(found):
     row(found, "04", "forward", "v7").update(median_us=0)
 
@@ -126,6 +130,7 @@ FAULTS = [
     (faster_than_its_bus, r"v7: 4,9\d\d GB/s to and from memory is more than 4,814, what 3201 MHz, twice a clock, and 6016"),
     (wide, r"forward: v7: the spread is too wide, 200 to 320 µs \(10 to 90%\) about 256.4 µs: more than 25% of the median"),
     (wide_step, r"01_why_custom_operators, share_24: ours: the spread is too wide"),
+    (step_outside, r"10_case_study, step: fused: the median, 5\d.\d+ ms, lies outside of its own 10th to 90th percentile"),
     (no_step, r"share_24: ours: a step takes 0.0 ms"),
     (other_sources, r"^04_fused_kernel: it ran other sources \(000000000000\)"),
     (no_such_lab, r"^04_another: there is no such lab here"),
@@ -161,7 +166,7 @@ def test_a_time_of_zero_is_refused_by_the_schema(folder, tmp_path, capsys):
     assert "median_us must be bigger than 0" in capsys.readouterr().err and not list(folder.iterdir())
 
 
-def test_all_reasons_are_given_at_once():
+def test_all_reasons_are_given_at_once(folder):
     found = document()
     for spoil in (wide, other_sources, no_step):
         spoil(found)
@@ -191,6 +196,16 @@ def test_the_copy_that_others_are_held_against_is_the_recorded_one(folder):
     assert recording.problems(twice_as_fast) == []
     write(folder, document())
     assert len(recording.problems(twice_as_fast)) > 20
+
+
+def test_a_recorded_run_with_other_figures_is_refused(folder):
+    write(folder, document())
+    found = document()
+    row(found, "10", "step", "fused")["ms a step"] += 0.5
+    problem, = recording.problems(found)
+    date, = (run["date"] for run in found["runs"] if run["lab"] == "10_case_study")
+    assert problem == f"10_case_study: a run of {date} is recorded already, with other figures"
+    assert recording.problems(document()) == []
 
 
 @pytest.mark.parametrize("fact, value", [("sms", 66), ("l2_mib", 30.0), ("capability", "10.0")])
