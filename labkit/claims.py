@@ -129,8 +129,8 @@ def _share(text: str) -> float:
 def ledger(gpu: str | None = None) -> None:
     """Shows every claim on one GPU, as a table in a notebook and as text in a terminal.
 
-    gpu: a name such as "NVIDIA H200", or its slug; when left out, this machine's, or without one that of the book. Raises ResultsError for
-    a GPU that has recorded nothing.
+    gpu: a name such as "NVIDIA H200", or its slug; when left out, this machine's, or without one that of the book. Raises
+    ResultsError for a GPU that has recorded nothing.
     """
     here = machine.gpu() if machine.backend() == "cuda" else None
     slug = machine.slug(gpu) if gpu else here["slug"] if here else results.BOOK_GPU
