@@ -201,7 +201,7 @@ def _refusal(nvcc: Path, version: str, arch: str | None) -> str | None:
         if done.returncode:
             said = done.stdout + done.stderr
             lines = [line for line in said.splitlines() if re.search("error|fatal|not found", line)] or [said.strip()[-200:]]
-            return re.sub(r"^.*?(#error -- |fatal\s*: )| The nvcc flag '-allow.*", "", lines[0]).strip()
+            return re.sub(r"^.*?(#error -- |fatal\s*: )| The nvcc flag '-allow.*", "", lines[0]).strip(" .!")
         _sound.add(tried)
     return None
 

@@ -89,7 +89,7 @@ def nvcc_of_another_major(here):
 
 def compiler_too_new(here):
     here.env("CUDA_HOME", str(toolkit(here.folder / "cuda", takes="*-ccbin*g++-13*")))
-    yield "it says: unsupported GNU version! gcc versions later than 15 are not supported!", "CC=g++-13 CXX=g++-13"
+    yield "it says: unsupported GNU version! gcc versions later than 15 are not supported", "CC=g++-13 CXX=g++-13"
     here.env("CC", "g++-13")
 
 
