@@ -30,7 +30,7 @@ class Run:
 
     def __init__(self, process: subprocess.Popen, program: Path, log: Path, errors: Path):
         self.process, self.program, self.log, self.errors = process, program, log, errors
-        self._done = False
+        self._ended_before = self._ends()  # by runs that wrote the same log
 
     def events(self) -> list[dict]:
         """What the log says so far; a line that is being written is left out."""
@@ -58,20 +58,21 @@ class Run:
 
     def finish(self) -> list[dict]:
         """Waits for the end; returns the events of the log. RunFailed where it ends with an error, or after LIMIT seconds."""
-        end = time.monotonic() + LIMIT
+        end, done = time.monotonic() + LIMIT, False
         while (status := self.process.poll()) is None and time.monotonic() < end:
-            if not self._done and any("end" in event for event in self.events()):
+            if not done and self._ends() > self._ended_before:
                 # The log is whole. As it goes, a process can end in a deadlock of PyTorch's: the end of its group waits for a
                 # thread of gloo, and that for the interpreter's lock. Then there is nothing more to wait for.
-                self._done, end = True, min(end, time.monotonic() + GRACE)
+                done, end = True, min(end, time.monotonic() + GRACE)
             time.sleep(10 * POLL)
-        if status is None and self._done:
-            return self.events()
-        if status is None:
+        if status is None and not done:
             raise RunFailed(f"{self.program.name} did not end in {LIMIT} s. {self._words()}")
         if status:
             raise RunFailed(f"{self.program.name} ended with {status}. {self._words()}")
         return self.events()
+
+    def _ends(self) -> int:
+        return sum("end" in event for event in self.events())
 
     def kill(self) -> None:
         """Ends every process of the run by SIGKILL, at once and without a word to any."""
