@@ -17,7 +17,6 @@ import psutil
 from labkit import REPOSITORY
 
 LIMIT = 600  # seconds for a run
-GRACE = 20  # seconds for processes to go, once the log says that all is done
 POLL = 0.005  # seconds between two looks at a log
 
 
@@ -30,7 +29,6 @@ class Run:
 
     def __init__(self, process: subprocess.Popen, program: Path, log: Path, errors: Path):
         self.process, self.program, self.log, self.errors = process, program, log, errors
-        self._ended_before = self._ends()  # by runs that wrote the same log
 
     def events(self) -> list[dict]:
         """What the log says so far; a line that is being written is left out."""
@@ -58,21 +56,13 @@ class Run:
 
     def finish(self) -> list[dict]:
         """Waits for the end; returns the events of the log. RunFailed where it ends with an error, or after LIMIT seconds."""
-        end, done = time.monotonic() + LIMIT, False
-        while (status := self.process.poll()) is None and time.monotonic() < end:
-            if not done and self._ends() > self._ended_before:
-                # The log is whole. As it goes, a process can end in a deadlock of PyTorch's: the end of its group waits for a
-                # thread of gloo, and that for the interpreter's lock. Then there is nothing more to wait for.
-                done, end = True, min(end, time.monotonic() + GRACE)
-            time.sleep(10 * POLL)
-        if status is None and not done:
-            raise RunFailed(f"{self.program.name} did not end in {LIMIT} s. {self._words()}")
+        try:
+            status = self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"{self.program.name} did not end in {LIMIT} s. {self._words()}") from None
         if status:
             raise RunFailed(f"{self.program.name} ended with {status}. {self._words()}")
         return self.events()
-
-    def _ends(self) -> int:
-        return sum("end" in event for event in self.events())
 
     def kill(self) -> None:
         """Ends every process of the run by SIGKILL, at once and without a word to any."""
@@ -125,8 +115,9 @@ def first_error(text: str) -> str:
     """Of what processes wrote, the end of the first traceback and its error; the end of all where there is no traceback.
 
     Later tracebacks are of processes that waited for that one. torchrun begins the lines of each with "[rank0]: ", and those of
-    several may be mixed.
+    several may be mixed. Its own, which ends in ChildFailedError, says nothing of why a process ended.
     """
+    text = text.partition("\nTraceback (most recent call last):\n  File \"<frozen runpy>\"")[0]
     first = re.search(r"^(\[rank\d+\]: |)Traceback \(most recent call last\)", text, re.MULTILINE)
     if first is None:
         return text[-2000:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 from typing import Iterator
 
@@ -40,6 +41,8 @@ class Processes:
 def joined(kind: str) -> Iterator[Processes]:
     """The group of all processes that torchrun started, by NCCL on GPUs and by gloo on CPUs. kind: "cuda" or "cpu".
 
+    Within, a model is shared out in a function that is over before the group ends: what shares it must be gone by then.
+
     Raises ValueError where this host has fewer GPUs than processes.
     """
     rank, count, local = (int(os.environ.get(name, default))
@@ -56,6 +59,9 @@ def joined(kind: str) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
                             device_id=device if kind == "cuda" else None, **alone)
     yield Processes(rank, count, device)
+    # DDP's reducer, in a cycle with its model, would outlive the group. Whoever frees it then holds the interpreter's lock and
+    # waits for a thread of gloo, which waits for that lock.
+    gc.collect()
     # Not after an exception: the others may wait for this process, and this one would wait for them.
     dist.destroy_process_group()
 

@@ -22,6 +22,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -29,11 +30,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # labkit, where it is not installed
 
 import labkit  # noqa: E402
+import sums  # noqa: E402
 from checkpoints import Checkpoints  # noqa: E402
 from gelus import NAMES, gelus  # noqa: E402
 from processes import WAYS, Processes, joined  # noqa: E402
 from text_batches import Windows, loader, text_tokens  # noqa: E402
-from training import Settings, Trainer, case_study, tiny  # noqa: E402
+from training import PRECISIONS, Settings, Trainer, case_study, tiny  # noqa: E402
 from transformer import sequences_that_fit  # noqa: E402
 
 
@@ -44,6 +46,11 @@ def main(arguments: list[str] | None = None) -> None:
         return
     except torch.OutOfMemoryError as error:
         short = str(error)
+    except ValueError as error:
+        if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent != Path(__file__).parent:
+            raise
+        # These files refuse what was asked for. Every process says so: torchrun ends the others when one has ended.
+        raise SystemExit(f"{Path(__file__).name}: {error}") from None
     # Only out here is nothing left that holds the model, so that what is free can be seen.
     gc.collect()
     torch.cuda.empty_cache()
@@ -62,34 +69,45 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def run(options: argparse.Namespace) -> None:
     """Trains as the command line asks, together with the other processes that torchrun started."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("PyTorch sees no GPU here; take --device cpu --tiny")
     settings = settings_of(options)
+    if settings.vocabulary < len(sums.ALPHABET):
+        raise ValueError(f"vocabulary is {settings.vocabulary}, and the text has {len(sums.ALPHABET)} characters")
     with joined(options.device) as processes:
+        options.way = options.way or ("plain" if processes.count == 1 else "ddp")
+        if processes.rank == 0 and options.device == "cpu" and not options.tiny:
+            print(f"{settings.layers} layers of {settings.width} on a CPU: a step can take minutes; --tiny takes seconds",
+                  file=sys.stderr)
         # One process builds the operator where it is not built yet; the others wait for it.
         activation = gelus(labkit.load("gelu", backend="cuda" if options.device == "cuda" else "host"))[options.gelu]
-        way = options.way or ("plain" if processes.count == 1 else "ddp")
-        trainer = Trainer(settings, processes, activation, way)
-        if options.compile:
-            trainer.plain.compile(dynamic=False)
-        train(trainer, processes, options.steps, options.folder, options.save_every)
+        train(Trainer(settings, processes, activation, options.way), processes, options)
 
 
-def train(trainer: Trainer, processes: Processes, steps: int, folder: Path | None, save_every: int) -> None:
-    """Trains up to step number `steps`, from the newest checkpoint in `folder` where there is one; all processes together."""
-    settings = dataclasses.asdict(trainer.settings)
-    checkpoints = Checkpoints(folder / "checkpoints", settings) if folder else None
-    first = checkpoints.load(trainer) if checkpoints else 0
-    log = Log(folder / "log.jsonl" if folder else None) if processes.rank == 0 else None
-    if log:
-        log.write(start=first, processes=processes.count, **settings)
+def train(trainer: Trainer, processes: Processes, options: argparse.Namespace) -> None:
+    """Trains up to step number --steps, from the newest checkpoint in --folder where there is one; all processes together."""
+    settings, steps, folder = dataclasses.asdict(trainer.settings), options.steps, options.folder
     windows = Windows(text_tokens(), trainer.settings.sequences, trainer.settings.context, trainer.settings.seed,
                       processes.rank, processes.count)
+    checkpoints = Checkpoints(folder / "checkpoints", settings) if folder else None
+    first = checkpoints.load(trainer) if checkpoints else 0
+    if first > steps:
+        raise ValueError(f"{folder} is already at step {first}, and --steps is {steps}; take more, or another folder")
+    log = Log(folder / "log.jsonl" if folder else None) if processes.rank == 0 else None
+    if log:
+        log.write(start=first, processes=processes.count, way=options.way, gelu=options.gelu, compile=options.compile,
+                  **settings)
+    if options.compile:
+        trainer.plain.compile(dynamic=False)
+        if log:
+            print("The first step compiles the model, which can take a minute", file=sys.stderr)
     begun = time.perf_counter()
     for number, batch in zip(range(first, steps), loader(windows, range(first, steps), processes.device)):
         tokens, targets = (part.to(processes.device, non_blocking=True) for part in batch)
         loss = processes.mean(trainer.step(number, tokens, targets))
         if log:
             log.write(step=number, loss=loss, ms=round(1e3 * (time.perf_counter() - begun), 3))
-        if checkpoints and (number + 1 == steps or (number + 1) % save_every == 0):
+        if checkpoints and (number + 1 == steps or (number + 1) % options.save_every == 0):
             checkpoints.save(number + 1, trainer)
         begun = time.perf_counter()  # the time of a step, without that of a checkpoint
     if log:
@@ -118,14 +136,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--way", choices=WAYS, help="how processes share the model; ddp where there are several")
     parser.add_argument("--gelu", choices=NAMES, default="fused")
     parser.add_argument("--compile", action="store_true", help="the whole model through torch.compile")
-    parser.add_argument("--steps", type=int, default=100, help="up to which step to train")
+    parser.add_argument("--steps", type=_count, default=100, help="how many in all, those of earlier runs among them")
     parser.add_argument("--folder", type=Path, help="for the log and the checkpoints; without it nothing is written")
-    parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
+    parser.add_argument("--save-every", type=_count, default=50, metavar="STEPS")
     parser.add_argument("--tiny", action="store_true", help="a model for a CPU, also on a GPU")
     for field in dataclasses.fields(Settings):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), metavar="N", default=None,
+        values = {"choices": tuple(PRECISIONS)} if field.name == "precision" else {"metavar": "N"}
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), **values,
                             help=f"the case study has {field.default}")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
 
 
 if __name__ == "__main__":

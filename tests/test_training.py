@@ -1,5 +1,6 @@
 """The training program of labs/: its batches, its step, and the command line, in one process."""
 
+import gc
 import json
 import math
 import weakref
@@ -158,8 +159,93 @@ def test_the_program_goes_on_where_it_was_and_writes_what_it_did(tmp_path, capsy
     events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [event["start"] for event in events if "start" in event] == [0, 3] and events[-1] == {"end": 5}
     assert [event["step"] for event in events if "step" in event] == [0, 1, 2, 3, 4]
-    assert events[0]["layers"] == 1 and events[0]["processes"] == 1 and events[0]["precision"] == "float64"
+    assert events[0] | {"layers": 1, "processes": 1, "precision": "float64", "way": "plain", "gelu": "F.gelu",
+                        "compile": False} == events[0]
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")] == [json.dumps(e) for e in events]
+
+
+@pytest.fixture
+def ended():
+    """Ends the group of processes that a refused run leaves, at a call and after the test."""
+    def end():
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    yield end
+    end()
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ("--steps 0", "--steps: 0 is not a whole number from 1 on"), ("--save-every 0", "--save-every: 0 is not a whole number"),
+    ("--precision half", "--precision: invalid choice: 'half'")])
+def test_numbers_and_names_that_cannot_be_are_refused_by_the_command_line(capsys, arguments, words):
+    import train
+
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--tiny", "--device", "cpu", *arguments.split()])
+    assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ("--vocabulary 12", "vocabulary is 12, and the text has 13 characters"),
+    ("--layers 0", "layers is 0; it must be more than 0"), ("--heads 3", "width is 32, which 3 heads cannot share evenly"),
+    ("--context 1048576", "context is 1048576, and the text has"),
+    ("--device cuda", "PyTorch sees no GPU here; take --device cpu --tiny")])
+def test_what_cannot_be_trained_is_refused_in_a_line_and_nothing_is_written(monkeypatch, tmp_path, capsys, ended, arguments,
+                                                                            words):
+    import train
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match=f"^train.py: {words}"):
+        train.main(["--tiny", "--device", "cpu", "--folder", str(tmp_path / "run"), *arguments.split()])
+    assert not (tmp_path / "run").exists() and "{" not in capsys.readouterr().out
+
+
+def test_a_run_that_has_more_steps_than_are_asked_for_is_left_alone(tmp_path, ended):
+    import train
+
+    arguments = ["--tiny", "--device", "cpu", "--layers", "1", "--context", "8", "--sequences", "2", "--folder", str(tmp_path)]
+    train.main([*arguments, "--steps", "3"])
+    before = (tmp_path / "log.jsonl").read_text()
+    with pytest.raises(SystemExit, match="is already at step 3, and --steps is 2"):
+        train.main([*arguments, "--steps", "2"])
+    ended()
+    assert (tmp_path / "log.jsonl").read_text() == before
+    train.main([*arguments, "--steps", "3"])  # as torchrun does where a process dies after its last step
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-2])["start"] == 3
+
+
+def test_an_error_that_is_not_about_what_was_asked_for_keeps_its_traceback(monkeypatch):
+    import train
+
+    monkeypatch.setattr(train, "run", lambda options: json.loads("{"))  # raises a ValueError, in a file of another folder
+    with pytest.raises(ValueError, match="Expecting property name"):
+        train.main(["--tiny"])
+
+
+def test_before_a_large_model_on_a_cpu_and_before_a_compilation_it_says_what_is_coming(monkeypatch, capsys):
+    import train
+
+    monkeypatch.setattr(train, "train", lambda trainer, processes, options: None)
+    train.main(["--device", "cpu", "--layers", "1", "--width", "8", "--heads", "1", "--context", "8"])
+    assert "1 layers of 8 on a CPU: a step can take minutes; --tiny takes seconds" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, dynamic: None)
+    train.main(["--device", "cpu", "--tiny", "--layers", "1", "--steps", "1", "--compile"])
+    assert capsys.readouterr().err == "The first step compiles the model, which can take a minute\n"
+
+
+def test_what_shares_a_model_out_is_gone_before_the_group_of_processes_ends(monkeypatch):
+    import train
+
+    def alive():
+        return [each for each in gc.get_objects() if type(each) is torch.nn.parallel.DistributedDataParallel]
+
+    before, left = len(alive()), []
+    end = torch.distributed.destroy_process_group
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: (left.extend(alive()), end()))
+    train.main(["--tiny", "--device", "cpu", "--layers", "1", "--context", "8", "--way", "ddp", "--steps", "2"])
+    assert len(left) == before == 0
 
 
 def test_a_model_that_does_not_fit_is_told_how_many_sequences_would_once_it_is_gone(monkeypatch):
