@@ -16,14 +16,16 @@ LAST = 10  # steps over which the final loss is averaged
 
 
 def learning(name: str, variants: dict[str, Activation | Compiled], make_step: Callable[[], Step], title: str, steps: int = 100,
-             tolerance: float | None = None, drawn: Sequence[str] = ()) -> list[dict]:
+             tolerance: float | None = None, apart: Sequence[str] = ()) -> list[dict]:
     """Trains a model with each variant from the same weights on the same batches; shows and keeps table and curves.
 
-    name: what the table is called in results/; <name>_curves is the loss over the steps. variants: {label: function of one
-    tensor, or Compiled}; the first is what the others are compared with. make_step: called without arguments for each variant;
-    returns a function of an activation that runs one training step, and always begins with the same weights. title: what is
-    trained. steps: how many, at least 10. tolerance: the largest difference of a final loss from the first variant's, relative
-    to it. drawn: the variants whose losses the figure shows; all by default.
+    name: what the table is called in results/; <name>_curves is the loss over the steps, <name>_apart what `apart` asks for.
+    variants: {label: function of one tensor, or Compiled}; the first is what the others are compared with. make_step: called
+    without arguments for each variant; returns a function of an activation that runs one training step, and always begins with
+    the same weights. title: what is trained. steps: how many, at least 10. tolerance: the largest difference of a final loss
+    from the first variant's, relative to it. apart: where the losses are so alike that their curves would hide each other, the
+    variants to draw in a figure of their own, how far each is from the first variant at each step; the curve is then that of
+    the first variant alone.
 
     Returns a row a variant: the mean loss of the last 10 steps, its difference from the first variant's in per cent, and the
     largest such difference at any step. None where a loss was NaN or infinite. Without a tolerance it judges nothing; with one
@@ -40,15 +42,25 @@ def learning(name: str, variants: dict[str, Activation | Compiled], make_step: C
         free()
     first = next(iter(losses.values()))
     rows = [{"variant": label, **_compared(found, first)} for label, found in losses.items()]
-    series = {label: [round(loss, 4) if math.isfinite(loss) else None for loss in found]
-              for label, found in losses.items() if not drawn or label in drawn}
-    curve = {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(steps))}, "y": {"label": "loss"},
-             "series": series}
+    drawn = {f"{name}_curves": _curve(title, "loss", {label: [_number(loss) for loss in found]
+                                                      for label, found in list(losses.items())[:1 if apart else None]})}
+    if apart:
+        drawn[f"{name}_apart"] = _curve(f"{title}: apart from {next(iter(losses))}", "difference of the loss, %", {
+            label: [_number(100 * (loss / right - 1)) for loss, right in zip(losses[label], first)] for label in apart})
     results.note("measured", title, f"{len(rows)} variants, {steps} steps")
-    keep({name: results.table_of(title, rows), f"{name}_curves": curve}, f"On {here()}")
+    keep({name: results.table_of(title, rows), **drawn}, f"On {here()}")
     if tolerance is not None:
         _judge(losses, rows, tolerance, title)
     return rows
+
+
+def _curve(title: str, label: str, series: dict[str, list[float | None]]) -> dict:
+    return {"kind": "curve", "title": title, "x": {"label": "step", "values": list(range(len(next(iter(series.values())))))},
+            "y": {"label": label}, "series": series}
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
 
 
 def _judge(losses: dict[str, list[float]], rows: list[dict], tolerance: float, title: str) -> None:

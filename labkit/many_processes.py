@@ -11,7 +11,7 @@ import torch
 
 from labkit import machine, results
 from labkit.output_errors import WrongResult
-from labkit.report import keep
+from labkit.report import here, keep
 from labkit.torchrun import Run, losses, started
 
 STEPS = 80  # of a tiny model: enough to kill a run twice in the middle
@@ -19,6 +19,7 @@ SAVE_EVERY = 10
 # In float64 the order of additions is all that differs. In bfloat16 each product is rounded to 8 bits, and the losses are means
 # of some hundred predictions.
 TOLERANCES = {"float64": 1e-12, "bfloat16": 2**-7}
+ON_THE_CPU = "On the CPU, in float64"
 CORES = 4  # that two processes with their torchrun keep busy
 
 
@@ -52,7 +53,7 @@ def same_losses(name: str, program: Path, title: str, processes: int = 2, steps:
                      f"after {steps - 1} steps": round(shared[-1], 4),
                      "largest difference": float(f"{max(apart):.1e}"), "allowed": float(f"{TOLERANCES[precision]:.1e}")})
     results.note("check", title, f"{len(rows)} ways to share learn as one process does")
-    keep({name: results.table_of(title, rows)})
+    keep({name: results.table_of(title, rows)}, f"On the CPU; through NCCL: {here()}" if len(kinds) > 1 else ON_THE_CPU)
     return {way: found["cpu", "float64", way] for way in ("plain", "ddp", "fsdp")}
 
 
@@ -88,7 +89,7 @@ def survives(name: str, program: Path, uninterrupted: list[float], title: str, w
                  "steps done twice": sum(len(each) > 1 for each in computed.values()), "losses that differ": len(wrong)})
     anew = [event["start"] for event in events if "start" in event][1:]
     results.note("check", title, f"{len(wrong)} of {steps} losses differ from those of a run that nobody disturbed")
-    keep({name: results.table_of(title, rows)})
+    keep({name: results.table_of(title, rows)}, ON_THE_CPU)
     if 0 in anew:
         raise WrongResult(f"survives: a run went on from step {anew}; at 0 it began anew and took no checkpoint")
     if wrong:

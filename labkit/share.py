@@ -38,6 +38,7 @@ class Compiled:
     activation: Activation
 
 BASELINE = "no activation"
+OF_KERNELS = ["its kernels", "its ms", "all kernels, ms"]  # columns
 TOO_LARGE = "the model does not fit into this GPU's memory"
 PROFILES = 3  # an odd number of steps
 MOST_KERNELS = 15  # rows of the table of kernels
@@ -82,7 +83,8 @@ def step_share(name: str, variants: dict[str, Activation | Compiled], make_step:
                rounds: int = 20, tokens: int | None = None) -> list[dict]:
     """Measures each variant's share of a training step on the GPU; shows and keeps the tables.
 
-    name: what the table is called in results/; <name>_kernels holds the first variant's kernels by their time.
+    name: what the table is called in results/; <name>_of_kernels holds the columns of kernels alone, and <name>_kernels the
+    first variant's kernels by their time.
     variants: {label: function of one tensor, or Compiled}. make_step: called without arguments, once and only where there is a
     GPU; returns a function of an activation that runs one training step and waits for nothing, so that one model serves all
     variants. title: the tables' head. rounds: timed steps a variant. tokens: of a batch, for a column of tokens a second.
@@ -91,8 +93,8 @@ def step_share(name: str, variants: dict[str, Activation | Compiled], make_step:
     of all its kernels (where that is far less, the GPU waits for the host); the activation's kernels, their number and
     time, forward and backward; their share of the step's time; the share of the step that is saved without an
     activation; the most memory that PyTorch had allocated. Where a variant runs out of memory the row holds None, and of a
-    Compiled one the activation's columns do. Without
-    a GPU, or where the model does not fit into its memory, the recorded tables are shown and [] is returned.
+    Compiled one the activation's columns do. Without a GPU, or where the model does not fit into its memory, the recorded
+    tables are shown and [] is returned.
     """
     if BASELINE in variants or not variants or rounds < 2:
         raise ValueError(f"step_share: it takes variants other than {BASELINE!r}, which it adds, and at least 2 rounds; got "
@@ -106,7 +108,7 @@ def step_share(name: str, variants: dict[str, Activation | Compiled], make_step:
             free()
             return rows
         why = TOO_LARGE
-    return show_recorded([name, f"{name}_kernels"], title, why)
+    return show_recorded([name, f"{name}_of_kernels", f"{name}_kernels"], title, why)
 
 
 def share_over(name: str, variants: dict[str, Activation], sizes: Sequence[int], make_step: Callable[[int], Step], title: str,
@@ -195,11 +197,13 @@ def _measured(name: str, variants: dict[str, Activation | Compiled], step: Step,
     rows = [_row(label, timings, ran, memory, isinstance(variant, Compiled), tokens) for label, variant in variants.items()]
     fits = f"{len(timings)} of {len(variants)} variants fit into memory, "
     results.note("measured", title, f"{fits if len(timings) < len(variants) else ''}{rounds} rounds")
-    keep({name: results.table_of(title, rows)},
-         f"On {here()}" + ("; no figures where memory ran out" if len(timings) < len(variants) else ""))
+    caption = f"On {here()}" + ("; no figures where memory ran out" if len(timings) < len(variants) else "")
+    keep({name: results.table_of(title, [{key: row[key] for key in row if key not in OF_KERNELS} for row in rows])}, caption)
     if timings:
         first = next(iter(timings))
-        keep({f"{name}_kernels": results.table_of(f"{title}: the kernels of {first}", top_kernels(ran[first]))})
+        of_kernels = [{key: row[key] for key in ("variant", *OF_KERNELS)} for row in rows]
+        keep({f"{name}_of_kernels": results.table_of(f"{title}: kernels", of_kernels),
+              f"{name}_kernels": results.table_of(f"{title}: the kernels of {first}", top_kernels(ran[first]))}, caption)
     return rows
 
 
@@ -218,7 +222,7 @@ def _timed(variants: dict[str, Activation | Compiled], memory: dict[str, int | N
 def _row(label: str, timings: dict[str, dict], ran: dict[str, list[Kernel]], memory: dict[str, int | None], whole: bool,
          tokens: int | None) -> dict:
     row = dict.fromkeys(["ms a step", "10%, ms", "90%, ms", *(["tokens/s"] if tokens else []), "its share, %",
-                         "share by leaving it out, %", "memory, GiB", "its kernels", "its ms", "all kernels, ms"])
+                         "share by leaving it out, %", "memory, GiB", *OF_KERNELS])
     if label not in timings:
         return {"variant": label, **row}
     time, own = timings[label], [kernel for kernel in ran[label] if kernel.part != "rest"]

@@ -105,6 +105,17 @@ def test_runs_that_end_alike_pass_however_far_apart_they_were_on_the_way(session
     rows = {row["variant"]: row for row in labkit.learning("losses", variants, falling(noise=0.05), "Runs", 30, tolerance=0.01)}
     assert rows["other"]["largest at a step, %"] == pytest.approx(5.0) and rows["other"]["difference, %"] == pytest.approx(0.4)
     assert rows["whole"]["difference, %"] == 0 and set(session().tables) == {"losses", "losses_curves"}
+    assert set(session().tables["losses_curves"]["series"]) == set(variants)
+
+
+def test_curves_that_would_hide_each_other_are_drawn_as_differences_from_the_first(session):
+    variants = {"one": lambda x: x, "other": lambda x: 1.004 * x, "third": lambda x: x, "broken": lambda x: x * math.nan}
+    labkit.learning("losses", variants, falling(), "Runs", 12, apart=("other", "broken"))
+    tables = session().tables
+    assert tables["losses_curves"]["series"] == {"one": [round(1 + 9 / (1 + k), 4) for k in range(12)]}
+    assert tables["losses_apart"]["series"]["other"] == [0.0] * 10 + [0.4, 0.4]
+    assert tables["losses_apart"]["series"]["broken"][9:] == [0.0, None, None]
+    assert set(tables["losses_apart"]["series"]) == {"other", "broken"}
 
 
 @pytest.mark.parametrize("make_step, wrong, words", [

@@ -159,7 +159,10 @@ def test_both_shares_of_a_step_are_told(gpu, session):
     assert (ours["its kernels"], ours["its share, %"]) == (2, round(100 * 100 / 850, 1))
     assert ours["share by leaving it out, %"] == round(100 * 50 / 850, 1) and ours["memory, GiB"] == 19.0
     assert (baseline["its kernels"], baseline["its share, %"], baseline["share by leaving it out, %"]) == (0, 0, 0)
-    assert session().tables["share"]["rows"] == list(rows.values())
+    told = by_variant(session().tables["share"]["rows"]), by_variant(session().tables["share_of_kernels"]["rows"])
+    assert {name: told[0][name] | told[1][name] for name in rows} == rows
+    assert list(told[1]["ours"]) == ["variant", "its kernels", "its ms", "all kernels, ms"]
+    assert not {"its kernels", "its ms", "all kernels, ms"} & set(told[0]["ours"])
     assert session().notes[-1]["outcome"] == "6 rounds"
 
 

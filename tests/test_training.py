@@ -235,17 +235,42 @@ def test_before_a_large_model_on_a_cpu_and_before_a_compilation_it_says_what_is_
     assert capsys.readouterr().err == "The first step compiles the model, which can take a minute\n"
 
 
-def test_what_shares_a_model_out_is_gone_before_the_group_of_processes_ends(monkeypatch):
+def trained_by_ddp(tmp_path):
     import train
 
-    def alive():
-        return [each for each in gc.get_objects() if type(each) is torch.nn.parallel.DistributedDataParallel]
-
-    before, left = len(alive()), []
-    end = torch.distributed.destroy_process_group
-    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: (left.extend(alive()), end()))
     train.main(["--tiny", "--device", "cpu", "--layers", "1", "--context", "8", "--way", "ddp", "--steps", "2"])
-    assert len(left) == before == 0
+
+
+def timed_by_ddp(tmp_path):
+    import scaling
+
+    scaling.main(["--device", "cpu", "--ways", "ddp", "--steps", "1", "--output", str(tmp_path / "scaling.json")])
+
+
+def in_a_cycle(tmp_path):
+    from processes import joined, shared_out
+
+    def within(processes):
+        shared = shared_out(torch.nn.Linear(1, 1), "ddp", processes, None)
+        shared.itself = [shared]
+
+    with joined("cpu") as processes:
+        within(processes)
+
+
+@pytest.mark.parametrize("program", [trained_by_ddp, timed_by_ddp, in_a_cycle])
+def test_what_shares_a_model_out_is_gone_before_the_group_of_processes_ends(monkeypatch, tmp_path, program):
+    def alive():
+        return sum(type(each) is torch.nn.parallel.DistributedDataParallel for each in gc.get_objects())
+
+    end, found = torch.distributed.destroy_process_group, []
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: (found.append(alive()), end()))
+    gc.disable()
+    try:
+        program(tmp_path)
+    finally:
+        gc.enable()
+    assert found == [0]
 
 
 def test_a_model_that_does_not_fit_is_told_how_many_sequences_would_once_it_is_gone(monkeypatch):
