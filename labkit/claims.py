@@ -108,8 +108,8 @@ def _row(claim: Claim, known: dict[str, prose.Lab], gpu: str) -> Row:
 
 def _remarks(claim: Claim, known: dict[str, prose.Lab]) -> list[str]:
     """What is to know of the runs that the claim's numbers are of, where these are of earlier sources."""
-    read = prose.addressed("\n".join([*claim.numbers.values(), claim.reading, *(each.get("if", "") for each in
-                                                                                claim.verdict.values())]))
+    conditions = [each.get("if", "") for each in claim.verdict.values()]
+    read = prose.addressed("\n".join([*claim.numbers.values(), claim.reading, *conditions]))
     return [lab.remark for lab in known.values() if lab.name in read and lab.remark]
 
 

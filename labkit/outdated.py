@@ -29,8 +29,8 @@ def declared() -> dict[str, str]:
         except FileNotFoundError as error:
             raise results.ResultsError(f"{DECLARED}: {error}") from error
         if not isinstance(reason, str) or not reason.strip().endswith("."):
-            raise results.ResultsError(f"{DECLARED}: the reason for {lab} is {reason!r}; say in a sentence, with its full stop, "
-                                       "what changed since the lab was recorded")
+            raise results.ResultsError(f"{DECLARED}: the reason for {lab} is {reason!r}; say in a sentence, with its full "
+                                       "stop, what changed since the lab was recorded")
     return {lab: " ".join(reason.split()) for lab, reason in said.items()}
 
 
@@ -46,7 +46,7 @@ def may_carry(lab: str) -> set[str]:
 def remark(run: dict) -> str:
     """What a reader of a recorded run's figures has to know where it is declared and of earlier sources; else "".
 
-    The reason is a line of Markdown.
+    One line; backticks mark code, as in Markdown.
     """
     lab = run["lab"]
     reason = declared().get(lab)
