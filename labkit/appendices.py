@@ -13,8 +13,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from labkit import claims, figures, gpus_figure, headlines, results
-from labkit.book import figure_node, table_node
+from labkit import claims, figures, gpus_figure, headlines, outdated, results
+from labkit.book import figure_node, stale_note, table_node
 
 
 class _Appendix(SphinxDirective):
@@ -107,6 +107,7 @@ class RecordedGpus(_Appendix):
         gpu, latest = document["gpu"], results.latest_runs(document["runs"])
         section = nodes.section("", nodes.title("", gpu["name"]), ids=[gpu["slug"]], names=[gpu["slug"]])
         self.state.document.note_explicit_target(section)
+        section += stale_note(outdated.remark(run) for run in latest.values())
         facts = headlines.facts(document)
         heads, rows = figures.grid(results.table_of("", [{"what": name, "recorded": value} for name, value in facts.items()]))
         section += table_node(heads, rows, "The machine, and when it was measured")

@@ -20,7 +20,10 @@ is built with warnings as errors.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from docutils import nodes
@@ -31,10 +34,12 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from labkit import figures, results
-from labkit.prose import UnknownResult, labs
+from labkit import figures, outdated, results
+from labkit.prose import Lab, UnknownResult, addressed, labs
 
 PAGES = "book/*.md", "labs/*.ipynb"
+
+_SHOWN = re.compile(r"\{\{(.+?)\}\}|\{results-(?:table|figure)\}([^\n]+)", re.DOTALL)  # where a page names what it shows
 
 log = logging.getLogger(__name__)
 
@@ -171,13 +176,35 @@ def _look_over(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
                     log.warning("cell %d failed: %s: %s", number, failed["ename"], failed["evalue"], location=name)
 
 
+def stale_note(remarks: Iterable[str]) -> list[nodes.note]:
+    """A note of a paragraph for each remark of `outdated.remark` that is not empty; no note where all are."""
+    paragraphs = [nodes.paragraph("", "", *(nodes.literal("", part) if code else nodes.Text(part)
+                                            for part, code in zip(remark.split("`"), itertools.cycle([False, True]))))
+                  for remark in remarks if remark]
+    return [nodes.note("", *paragraphs)] if paragraphs else []
+
+
+def _note_what_is_stale(app: Sphinx, doctree: nodes.document) -> None:
+    """Puts the note under the title of a lab's page, of its chapter and of any other that shows what the lab recorded."""
+    page = Path(app.env.doc2path(app.env.docname))
+    shown = addressed("\n".join("".join(parts) for parts in _SHOWN.findall(page.read_text(encoding="utf-8"))))
+    title = next(doctree.findall(nodes.title), None)
+    if title is not None:
+        place = title.parent.index(title) + 1
+        title.parent[place:place] = stale_note(lab.remark for lab in map(Lab, app.config.stale)
+                                               if lab.lab == page.stem or lab.name in shown)
+
+
 def setup(app: Sphinx) -> dict:
     """Register the substitutions and directives with Sphinx, and what else makes a build fail."""
     def substitute(app, config):
         config.myst_substitutions = {**config.myst_substitutions, **labs()}
+        config.stale = outdated.declared()
 
+    app.add_config_value("stale", {}, "env", [dict])  # pages are read again when it changes
     app.connect("config-inited", substitute)
     app.connect("env-before-read-docs", _look_over)
+    app.connect("doctree-read", _note_what_is_stale)
     app.add_directive("results-table", ResultsTable)
     app.add_directive("results-figure", ResultsFigure)
     app.add_directive("kernel-source", KernelSource)

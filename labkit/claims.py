@@ -94,7 +94,8 @@ def _row(claim: Claim, known: dict[str, prose.Lab], gpu: str) -> Row:
         verdict = next(word for word, each in claim.verdict.items()
                        if "if" not in each or _value(environment, each["if"], names))
         reading = environment.from_string(claim.reading).render(names)
-        return Row(claim, reading, verdict, claim.verdict[verdict]["because"], date)
+        because = [claim.verdict[verdict]["because"], *_remarks(claim, known)]
+        return Row(claim, reading, verdict, " ".join(because), date)
     except prose.NotRecorded as missing:
         return Row(claim, "Not measured yet.", None, f"The lab {missing.lab} has no recorded run on this GPU.", date)
     except prose.UnknownResult as missing:
@@ -103,6 +104,13 @@ def _row(claim: Claim, known: dict[str, prose.Lab], gpu: str) -> Row:
         return Row(claim, "Not measured.", None, f"The lab's run lacks a number: {error}.", date)
     except jinja2.TemplateError as error:
         raise ClaimsError(f"{CLAIMS.name}: {claim.id}, on {gpu}: {error}") from error
+
+
+def _remarks(claim: Claim, known: dict[str, prose.Lab]) -> list[str]:
+    """What is to know of the runs that the claim's numbers are of, where these are of earlier sources."""
+    conditions = [each.get("if", "") for each in claim.verdict.values()]
+    read = prose.addressed("\n".join([*claim.numbers.values(), claim.reading, *conditions]))
+    return [lab.remark for lab in known.values() if lab.name in read and lab.remark]
 
 
 def _value(environment: jinja2.Environment, expression: str, names: dict[str, object]) -> object:

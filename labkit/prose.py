@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from labkit import figures, heat_figure, results, timeline_figure
+from labkit import figures, heat_figure, outdated, results, timeline_figure
 
 _NARROW = figures.THIN
 
@@ -343,6 +343,11 @@ class Lab(_Value):
         """Whether there is a run."""
         return self._found is not None
 
+    @property
+    def remark(self) -> str:
+        """That the run is of earlier sources, where it is (see `outdated.remark`); else empty."""
+        return outdated.remark(self._found[1]) if self._found else ""
+
     def __contains__(self, table: str) -> bool:
         return self._found is not None and table in self._found[1]["tables"]
 
@@ -368,6 +373,11 @@ def labs(gpu: str | None = None) -> dict[str, Lab]:
     """Every lab by its name in the prose: those in labs/, and those that have recorded results. gpu: as for `Lab`."""
     names = {path.stem for path in (results.REPOSITORY / "labs").glob("[0-9]*.ipynb")} | results.labs()
     return {lab.name: lab for lab in (Lab(name, gpu) for name in sorted(names))}
+
+
+def addressed(expressions: str) -> set[str]:
+    """The names that addresses in expressions begin with, such as fused_kernel in `fused_kernel.forward["v7"].us`."""
+    return set(re.findall(r"(?<![.\w])(\w+)[.\[]", expressions))
 
 
 def _identifier(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from labkit import figures, results
+from labkit import figures, outdated, results
 
 LAB = "04_fused_kernel"
 TABLES = {"forward": "forward", "backward": "backward", "forward_backward": "forward + backward"}
@@ -23,8 +23,9 @@ def block() -> str:
         return "No results are recorded yet: run the labs on a GPU, then `python -m labkit.readme`."
     first = next(iter(tables.values()))
     size = " × ".join(map(str, first.table["size"]))
+    remark = outdated.remark(first.run)
     lines = [f"{first.caption()}; {size} {first.table['dtype']}, median of {first.table['rounds']} interleaved calls. "
-             "The first row of each is the limit: the same bytes moved, nothing computed.", "",
+             "The first row of each is the limit: the same bytes moved, nothing computed.", *([remark] if remark else []), "",
              "| GeLU | variant | µs | GB/s | of the limit |", "|---|---|---:|---:|---:|"]
     for head, found in tables.items():
         for name, row in _headline(found.table["rows"]):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit import REPOSITORY, machine, results, sources
+from labkit import REPOSITORY, machine, outdated, results, sources
 
 SPREAD = 0.25  # of the median: from the 10th to the 90th percentile. Steady machines stay below 0.07, disturbed ones reach 2.9
 OVER_A_COPY = 1.25  # a kernel that mostly reads can be this much faster than a copy, for want of the memory's own limit
@@ -106,8 +106,8 @@ def _of_gpu(gpu: dict) -> Iterator[str]:
 def _of_run(run: dict) -> Iterator[str]:
     lab = run["lab"]
     try:
-        if run["sources"] != (here := sources.sources_hash(lab)):
-            yield f"{lab}: it ran other sources ({run['sources']}) than those that are here ({here})"
+        if run["sources"] not in outdated.may_carry(lab):
+            yield f"{lab}: it ran other sources ({run['sources']}) than those that are here ({sources.sources_hash(lab)})"
     except FileNotFoundError:
         yield f"{lab}: there is no such lab here"
     if run["date"] > (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)).isoformat():
