@@ -197,7 +197,7 @@ def test_forward_mode_and_functional_gradients_are_refused_and_vmap_is_right(op)
 # -- tensors that are none, of strange types, elsewhere -----------------------------------------------------
 
 def operators_of(op):
-    """Each mode's operators, into new outputs and into given ones; the tensors that each takes, by name; the numbers after them."""
+    """Each mode's operators, into new and into given outputs; the tensors that each takes, by name; the numbers after them."""
     for mode, (names, out_names, _) in op.reference.MODES.items():
         inputs = draw_inputs(op.reference, mode, torch.float32, op.device, op.reference.CASES[0], 0)
         models = references.models(op.reference, mode, inputs,

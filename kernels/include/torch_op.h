@@ -153,14 +153,15 @@ inline Tensor dense(const Tensor& t) {
     return copy_in_order_of(t, t);
 }
 
-// Do two dense tensors of the same dtype share memory? One that is the other's very memory does not count
-// when `same_is_fine`: an elementwise kernel may run in place.
+inline size_t bytes_of(const Tensor& t) { return t.numel() * aoti_torch_dtype_element_size(dtype_number(t)); }
+
+// Do two dense tensors share memory? One that is the other's very memory does not count when `same_is_fine`: an elementwise
+// kernel may run in place.
 inline bool overlap(const Tensor& a, const Tensor& b, bool same_is_fine) {
     if (a.data_ptr() == b.data_ptr()) return !same_is_fine && a.numel() > 0;
-    const size_t size = aoti_torch_dtype_element_size(dtype_number(a));
     const char* a_begin = static_cast<const char*>(a.data_ptr());
     const char* b_begin = static_cast<const char*>(b.data_ptr());
-    return a_begin < b_begin + b.numel() * size && b_begin < a_begin + a.numel() * size;
+    return a_begin < b_begin + bytes_of(b) && b_begin < a_begin + bytes_of(a);
 }
 
 // A further argument that goes with `like` element by element in memory, such as a preallocated output: it must have
