@@ -187,10 +187,6 @@ def faults(draw, op, call: Call) -> Fault:
     place = draw(st.integers(0, len(names) + len(out_names) - 1))
     kinds = [*NEVER, "version"]
     others = OTHER_DTYPES if op.name != "total" else (*OTHER_DTYPES, torch.float16, torch.bfloat16)
-    if op.backend == "cuda":
-        # At None, which becomes an undefined tensor, and at the types of bits, torch 2.11 crashes where 2.13 refuses them.
-        kinds.remove("nothing")
-        others = tuple(dtype for dtype in others if not str(dtype).startswith("torch.bits"))
     is_output = place >= len(names)
     if op.name in MATRICES or len(names) > 1 or is_output:
         kinds += ["one more", "a dimension more"]

@@ -178,7 +178,9 @@ def test_outputs_are_checked(add_norm):
                         ((y, tensors[1], mean, rstd), "`h` shares memory with `residual`"),
                         ((tensors[0], h, mean, rstd), "`y` shares memory with `x`"),
                         ((y, h, mean.bfloat16(), rstd), r"`mean` must be contiguous, float32 of shape \[3\]"),
-                        ((y, h, mean, mean), "`rstd` shares memory with `mean`")):
+                        ((y, h, mean, mean), "`rstd` shares memory with `mean`"),
+                        ((y, h, y.view(-1)[:6].view(torch.float32), rstd), "`mean` shares memory with `y`"),
+                        ((y, h, mean, tensors[0].view(-1)[8:14].view(torch.float32)), "`rstd` shares memory with `x`")):
         with pytest.raises(RuntimeError, match=f"add_norm: {says}"):
             add_norm.ops.forward_out(*tensors, *wrong, 1)
     inputs = (y, h, tensors[2], mean, rstd, h)
@@ -186,6 +188,7 @@ def test_outputs_are_checked(add_norm):
     for place, wrong, says in ((0, y, "`grad_x` shares memory with `grad_y`"),
                                (1, tensors[2], "`grad_weight` shares memory with `weight`"),
                                (2, made[1], "`grad_bias` shares memory with `grad_weight`"),
+                               (1, mean.view(torch.bfloat16)[1:], "`grad_weight` shares memory with `mean`"),
                                (1, made[1].float(), "`grad_weight` must be contiguous, bfloat16")):
         outputs = [wrong if k == place else t for k, t in enumerate(made)]
         with pytest.raises(RuntimeError, match=f"add_norm backward: {says}"):

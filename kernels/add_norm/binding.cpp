@@ -46,7 +46,7 @@ static void check_vector(const char* op, const Tensor& t, const char* name, int6
 
 using Named = std::pair<const Tensor&, const char*>;
 
-// No output shares memory with one of the others, all of one dtype.
+// No output shares memory with one of the others.
 static void check_apart(const char* op, std::initializer_list<Named> outputs, std::initializer_list<Named> others) {
     for (const auto& [out, name] : outputs) {
         for (const auto& [other, other_name] : others) {
@@ -69,6 +69,8 @@ static void forward_out(Tensor x, Tensor residual, Tensor weight, Tensor bias, T
     check_vector(FORWARD, mean, "mean", rows, wide(element), x, "x");
     check_vector(FORWARD, rstd, "rstd", rows, wide(element), x, "x");
     check_apart(FORWARD, {{y, "y"}, {h, "h"}}, {{residual, "residual"}, {weight, "weight"}, {bias, "bias"}});
+    check_apart(FORWARD, {{mean, "mean"}, {rstd, "rstd"}},
+                {{x, "x"}, {residual, "residual"}, {weight, "weight"}, {bias, "bias"}, {y, "y"}, {h, "h"}});
     torch_op::check_overlap(FORWARD, h, "h", y, "y", /*other_is_output=*/true);
     torch_op::check_overlap(FORWARD, rstd, "rstd", mean, "mean", /*other_is_output=*/true);
     const Launch launch(x);
@@ -90,7 +92,7 @@ static void backward_out(Tensor grad_y, Tensor grad_h, Tensor weight, Tensor mea
     check_vector(BACKWARD, grad_weight, "grad_weight", cols, h.scalar_type(), h, "h");
     check_vector(BACKWARD, grad_bias, "grad_bias", cols, h.scalar_type(), h, "h");
     check_apart(BACKWARD, {{grad_x, "grad_x"}, {grad_weight, "grad_weight"}, {grad_bias, "grad_bias"}},
-                {{grad_y, "grad_y"}, {grad_h, "grad_h"}, {h, "h"}, {weight, "weight"}});
+                {{grad_y, "grad_y"}, {grad_h, "grad_h"}, {h, "h"}, {weight, "weight"}, {mean, "mean"}, {rstd, "rstd"}});
     check_apart(BACKWARD, {{grad_weight, "grad_weight"}, {grad_bias, "grad_bias"}}, {{grad_x, "grad_x"}});
     torch_op::check_overlap(BACKWARD, grad_bias, "grad_bias", grad_weight, "grad_weight", /*other_is_output=*/true);
     const Tensor parts = torch::stable::new_empty(h, {2, add_norm_parts(rows, cols), cols}, wide(element));

@@ -15,18 +15,20 @@ def define(namespace: str, latest: int):
     forward, backward = ops.forward.default, ops.backward.default
 
     def shapes_of_forward(x, residual, weight, bias, version):
+        on_one_device("add_norm", x, residual, weight, bias)
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         rows = x.shape[:1]
         return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(rows, dtype=wide), x.new_empty(rows, dtype=wide)
 
     def shapes_of_backward(grad_y, grad_h, weight, mean, rstd, h, version):
+        on_one_device("add_norm backward", grad_y, grad_h, weight, mean, rstd, h)
         return h.new_empty(h.shape), h.new_empty(h.shape[1:]), h.new_empty(h.shape[1:])
 
     # What torch.compile needs to know: the shapes of the results; the *_out ones return nothing.
     torch.library.register_fake(forward, shapes_of_forward)
     torch.library.register_fake(backward, shapes_of_backward)
     for name in ("forward_out", "backward_out"):
-        torch.library.register_fake(f"{namespace}::{name}", lambda *tensors_and_version: None)
+        torch.library.register_fake(f"{namespace}::{name}", lambda *inputs: on_one_device("add_norm", *inputs[:-1]))
 
     def keep_sum_and_moments(ctx, inputs, output):
         _, _, weight, _, ctx.version = inputs
@@ -67,3 +69,9 @@ def define(namespace: str, latest: int):
         return forward(*tensors, version)[:2]
 
     return add_norm
+
+
+def on_one_device(op, *tensors):
+    """Raises RuntimeError where they are not: with one on `meta` there would be results that nobody computed."""
+    torch._check(len({t.device for t in tensors}) == 1, lambda: (
+        f"{op}: the tensors are on {', '.join(str(t.device) for t in tensors)}, in this order. Move them to one device."))

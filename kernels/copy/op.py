@@ -15,7 +15,8 @@ def define(namespace: str, latest: int):
 
     # What torch.compile needs to know: the result looks like empty_like of the input; forward_out returns nothing.
     torch.library.register_fake(forward, lambda x, version: torch.empty_like(x))
-    torch.library.register_fake(f"{namespace}::forward_out", lambda x, y, version: None)
+    torch.library.register_fake(f"{namespace}::forward_out", lambda x, y, version: torch._check(
+        x.device == y.device, lambda: f"copy: x is on {x.device} and y on {y.device}. Move one to the other's device."))
 
     def keep_version(ctx, inputs, output):
         _, ctx.version = inputs

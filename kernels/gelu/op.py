@@ -17,13 +17,17 @@ def define(namespace: str, latest: int):
     forward, forward_derivative = ops.forward.default, ops.forward_derivative.default
     backward, backward_saved = ops.backward.default, ops.backward_saved.default
 
+    def shape_of_backward(grad, factor, version):
+        on_one_device("gelu backward", grad, factor)
+        return torch.empty_like(factor)
+
     # What torch.compile needs to know: results look like empty_like of the input; the *_out ones return nothing.
     torch.library.register_fake(forward, lambda x, version: torch.empty_like(x))
     torch.library.register_fake(forward_derivative, lambda x, version: (torch.empty_like(x), torch.empty_like(x)))
-    torch.library.register_fake(backward, lambda grad, x, version: torch.empty_like(x))
-    torch.library.register_fake(backward_saved, lambda grad, derivative, version: torch.empty_like(derivative))
+    torch.library.register_fake(backward, shape_of_backward)
+    torch.library.register_fake(backward_saved, shape_of_backward)
     for name in ("forward_out", "forward_derivative_out", "backward_out", "backward_saved_out"):
-        torch.library.register_fake(f"{namespace}::{name}", lambda *tensors_and_version: None)
+        torch.library.register_fake(f"{namespace}::{name}", lambda *inputs: on_one_device("gelu", *inputs[:-1]))
 
     def keep_input(ctx, inputs, output):
         x, ctx.version = inputs
@@ -81,8 +85,9 @@ def define(namespace: str, latest: int):
         save: what autograd keeps for the backward pass, one tensor like x either way. "input" keeps x and computes
             the derivative again from it; "derivative" writes the derivative in the forward pass and keeps that.
         version: a rung of the ladder in gelu.cu.
-        Returns a tensor like x. gelu(-inf) = 0 and gelu(inf) = inf, the limits; NaN stays NaN. An x that does not start
-        at a multiple of 16 bytes takes the slower version 2 from version 4 on.
+        Returns a tensor like x. gelu(inf) = inf, and NaN stays NaN. From version 7 on gelu(-inf) = 0, and the gradients at
+        infinities are 0 and 1, the limits. In earlier versions a 0 meets an infinity there, in the gradient also where a
+        factor overflows: NaN. An x that does not start at a multiple of 16 bytes takes the slower version 2 from version 4 on.
         Gradients are autograd's reverse mode, twice for save="input"; forward mode and torch.func's are not there.
         Raises RuntimeError for another dtype or device, or a version that this build does not have; ValueError for
         another `save`.
@@ -105,3 +110,9 @@ def second_derivative(x):
     slope, bend = 2 * a * (1 + 3 * b * wide**2), 12 * a * b * wide  # of 2z
     s = torch.sigmoid(2 * a * wide * (1 + b * wide**2))
     return (s * (1 - s) * (2 * slope + wide * (slope**2 * (1 - 2 * s) + bend))).to(x.dtype)
+
+
+def on_one_device(op, *tensors):
+    """Raises RuntimeError where they are not: with one on `meta` there would be results that nobody computed."""
+    torch._check(len({t.device for t in tensors}) == 1, lambda: (
+        f"{op}: the tensors are on {', '.join(str(t.device) for t in tensors)}, in this order. Move them to one device."))

@@ -19,8 +19,9 @@ def define(namespace: str, latest: int):
     # What torch.compile needs to know: results look like empty_like of the input; the *_out ones return nothing.
     torch.library.register_fake(forward, lambda x, version: torch.empty_like(x))
     torch.library.register_fake(sweep, lambda x, version, threads: torch.empty_like(x))
-    torch.library.register_fake(f"{namespace}::forward_out", lambda x, y, version: None)
-    torch.library.register_fake(f"{namespace}::sweep_out", lambda x, y, version, threads: None)
+    for name in ("forward_out", "sweep_out"):
+        torch.library.register_fake(f"{namespace}::{name}", lambda x, y, *numbers: torch._check(
+            x.device == y.device, lambda: f"geometry: x is on {x.device} and y on {y.device}. Move one to the other's device."))
 
     def keep_input(ctx, inputs, output):
         ctx.save_for_backward(inputs[0])

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "element.h"
 
@@ -38,39 +39,42 @@ inline std::string shape_of(const Tensor& t) {
     return text + "]";
 }
 
+// torch's number of the dtype. Every tensor has one; Tensor::scalar_type() fails at a type that the stable ABI does not know.
+inline int32_t dtype_number(const Tensor& t) {
+    int32_t number = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(t.get(), &number));
+    return number;
+}
+
 inline const char* dtype_of(const Tensor& t) {
-    switch (t.scalar_type()) {
-        case ScalarType::Half: return "float16";
-        case ScalarType::BFloat16: return "bfloat16";
-        case ScalarType::Float: return "float32";
-        case ScalarType::Double: return "float64";
-        case ScalarType::Bool: return "bool";
-        case ScalarType::Byte: return "uint8";
-        case ScalarType::Char: return "int8";
-        case ScalarType::Short: return "int16";
-        case ScalarType::Int: return "int32";
-        case ScalarType::Long: return "int64";
-        case ScalarType::ComplexFloat: return "complex64";
-        case ScalarType::ComplexDouble: return "complex128";
-        default: return "another type";
+    const std::pair<int32_t, const char*> names[] = {
+        {aoti_torch_dtype_float16(), "float16"},     {aoti_torch_dtype_bfloat16(), "bfloat16"},
+        {aoti_torch_dtype_float32(), "float32"},     {aoti_torch_dtype_float64(), "float64"},
+        {aoti_torch_dtype_bool(), "bool"},           {aoti_torch_dtype_uint8(), "uint8"},
+        {aoti_torch_dtype_int8(), "int8"},           {aoti_torch_dtype_int16(), "int16"},
+        {aoti_torch_dtype_int32(), "int32"},         {aoti_torch_dtype_int64(), "int64"},
+        {aoti_torch_dtype_complex64(), "complex64"}, {aoti_torch_dtype_complex128(), "complex128"}};
+    for (const auto& [number, name] : names) {
+        if (number == dtype_number(t)) return name;
     }
+    return "another type";
 }
 
 // The element type of `t`, an argument called `name` of the operator `op`.
-inline Element element_of(const std::string& op, const Tensor& t, const char* name) {
-    switch (t.scalar_type()) {
-        case ScalarType::Half: return Element::half;
-        case ScalarType::BFloat16: return Element::bfloat16;
-        case ScalarType::Float: return Element::float32;
-        case ScalarType::Double: return Element::float64;
-        default:
-            fail({op, ": `", name, "` is ", dtype_of(t), "; ", op,
-                  " takes float16, bfloat16, float32 and float64. Convert it with .to(dtype)."});
-    }
+inline Element element_of(std::string_view op, const Tensor& t, const char* name) {
+    const int32_t number = dtype_number(t);
+    if (number == aoti_torch_dtype_float16()) return Element::half;
+    if (number == aoti_torch_dtype_bfloat16()) return Element::bfloat16;
+    if (number == aoti_torch_dtype_float32()) return Element::float32;
+    if (number == aoti_torch_dtype_float64()) return Element::float64;
+    fail({op, ": `", name, "` is ", dtype_of(t), "; ", op,
+          " takes float16, bfloat16, float32 and float64. Convert it with .to(dtype)."});
 }
 
-// `t`, an argument called `name` of the operator `op`, is where this build can reach it, and has strides.
+// `t`, an argument called `name` of the operator `op`, is a tensor that this build can reach, with strides, of a type that it
+// takes. This comes before any other question: None arrives as a tensor that has no device, and answers few of them.
 inline void check_device(const char* op, const Tensor& t, const char* name) {
+    if (!t.defined()) fail({op, ": `", name, "` is None. Pass a tensor."});
     int32_t layout = 0;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_layout(t.get(), &layout));
     if (layout != aoti_torch_layout_strided()) {
@@ -87,6 +91,7 @@ inline void check_device(const char* op, const Tensor& t, const char* name) {
              ".cpu(), or load the operator on a machine with a GPU and nvcc."});
     }
 #endif
+    element_of(op, t, name);
 }
 
 // `t` goes with `first`: same device, same dtype, same shape.
@@ -97,7 +102,7 @@ inline void check_matches(const char* op, const Tensor& t, const char* name, con
         fail({op, ": `", name, "` is on device ", std::to_string(t.get_device_index()), " and `", first_name, "` on device ",
              std::to_string(first.get_device_index()), ". Move one to the other's device."});
     }
-    if (t.scalar_type() != first.scalar_type()) {
+    if (dtype_number(t) != dtype_number(first)) {
         fail({op, ": `", name, "` is ", dtype_of(t), " and `", first_name, "` is ", dtype_of(first),
              ". Convert one with .to(dtype)."});
     }
@@ -148,16 +153,15 @@ inline Tensor dense(const Tensor& t) {
     return copy_in_order_of(t, t);
 }
 
-// Do two dense tensors of the same dtype share memory? One that is the other's very memory does not count
-// when `same_is_fine`: an elementwise kernel may run in place.
+inline size_t bytes_of(const Tensor& t) { return t.numel() * aoti_torch_dtype_element_size(dtype_number(t)); }
+
+// Do two dense tensors share memory? One that is the other's very memory does not count when `same_is_fine`: an elementwise
+// kernel may run in place.
 inline bool overlap(const Tensor& a, const Tensor& b, bool same_is_fine) {
     if (a.data_ptr() == b.data_ptr()) return !same_is_fine && a.numel() > 0;
-    int32_t dtype = 0;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(a.get(), &dtype));
-    const size_t size = aoti_torch_dtype_element_size(dtype);
     const char* a_begin = static_cast<const char*>(a.data_ptr());
     const char* b_begin = static_cast<const char*>(b.data_ptr());
-    return a_begin < b_begin + b.numel() * size && b_begin < a_begin + a.numel() * size;
+    return a_begin < b_begin + bytes_of(b) && b_begin < a_begin + bytes_of(a);
 }
 
 // A further argument that goes with `like` element by element in memory, such as a preallocated output: it must have
@@ -208,7 +212,7 @@ inline void check_result(const std::string& op, const Tensor& y, const char* nam
     std::string list;
     for (int64_t size : sizes) list += (list.empty() ? "" : ", ") + std::to_string(size);
     const std::string shape = "[" + list + "]", make = std::string(x_name) + ".new_empty(" + list + ")";
-    if (y.get_device_index() != x.get_device_index() || y.scalar_type() != x.scalar_type() || shape_of(y) != shape ||
+    if (y.get_device_index() != x.get_device_index() || dtype_number(y) != dtype_number(x) || shape_of(y) != shape ||
         !is_contiguous(y)) {
         fail({op, ": `", name, "` must be contiguous, ", dtype_of(x), " of shape ", shape, ", on the device of `", x_name,
               "`; it is ", dtype_of(y), " of shape ", shape_of(y), ". Make it with ", make, "."});

@@ -15,7 +15,8 @@ def define(namespace: str, latest: int):
 
     # What torch.compile needs to know: the shape of the result; forward_out returns nothing.
     torch.library.register_fake(forward, lambda x, version: x.new_empty(x.shape[0]))
-    torch.library.register_fake(f"{namespace}::forward_out", lambda x, y, version: None)
+    torch.library.register_fake(f"{namespace}::forward_out", lambda x, y, version: torch._check(
+        x.device == y.device, lambda: f"row_sum: x is on {x.device} and y on {y.device}. Move one to the other's device."))
 
     def keep_shape(ctx, inputs, output):
         ctx.shape = inputs[0].shape

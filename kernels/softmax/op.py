@@ -14,11 +14,15 @@ def define(namespace: str, latest: int):
     ops = getattr(torch.ops, namespace)
     forward, backward = ops.forward.default, ops.backward.default
 
+    def shape_of_backward(grad, y, version):
+        on_one_device("softmax backward", grad, y)
+        return y.new_empty(y.shape)
+
     # What torch.compile needs to know: the shape of the result; the *_out ones return nothing.
     torch.library.register_fake(forward, lambda x, version: x.new_empty(x.shape))
-    torch.library.register_fake(backward, lambda grad, y, version: y.new_empty(y.shape))
+    torch.library.register_fake(backward, shape_of_backward)
     for name in ("forward_out", "backward_out"):
-        torch.library.register_fake(f"{namespace}::{name}", lambda *tensors_and_version: None)
+        torch.library.register_fake(f"{namespace}::{name}", lambda *inputs: on_one_device("softmax", *inputs[:-1]))
 
     def keep_result(ctx, inputs, output):
         _, ctx.version = inputs
@@ -73,3 +77,9 @@ def grad_of_result(grad_grad, grad, y):
     grad_grad, grad, y_wide = wide
     along, across = ((t * y_wide).sum(1, keepdim=True) for t in (grad, grad_grad))
     return (grad_grad * (grad - along) - grad * across).to(y.dtype)
+
+
+def on_one_device(op, *tensors):
+    """Raises RuntimeError where they are not: with one on `meta` there would be results that nobody computed."""
+    torch._check(len({t.device for t in tensors}) == 1, lambda: (
+        f"{op}: the tensors are on {', '.join(str(t.device) for t in tensors)}, in this order. Move them to one device."))

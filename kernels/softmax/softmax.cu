@@ -293,8 +293,10 @@ template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
 constexpr int FEW_LANES = 8;   // that have a row together, at the least
 constexpr int EACH_LONG = 32;  // elements of a thread where a whole warp has a row that is too long for EACH
 
+// No __launch_bounds__: with one, ptxas takes more registers, so that fewer blocks fit, or spills some of float64. Without, a
+// thread takes fewer than the 128 that there are for each of a block's 512; a test holds it to that.
 template <class Mode, class Group, int WIDTH, int N, class T>
-__global__ void __launch_bounds__(Group::MOST_THREADS, 1) kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
+__global__ void kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
     const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (row < rows) row_in_registers<Mode, Group, WIDTH, N>(a, row, cols);
 }

@@ -15,7 +15,9 @@ def define(namespace: str, latest: int):
 
     # What torch.compile needs to know: the shapes of the results; forward_out returns nothing.
     torch.library.register_fake(forward, lambda x, version: (x.new_empty(x.shape[0]), x.new_empty(1)))
-    torch.library.register_fake(f"{namespace}::forward_out", lambda x, sums, total, version: None)
+    torch.library.register_fake(f"{namespace}::forward_out", lambda x, sums, total, version: torch._check(
+        x.device == sums.device == total.device, lambda: (
+            f"total: x, sums and total are on {x.device}, {sums.device} and {total.device}. Move them to one device.")))
 
     def keep_shape(ctx, inputs, output):
         ctx.shape = inputs[0].shape
