@@ -159,8 +159,9 @@ def instructions(saved, us):
 
 
 def wrong(one, many):
-    return cells("08", "missing_barrier", {("256 threads a block", "wrong, new input"): one,
-                                           ("256 threads a block", "wrong, many blocks"): many})
+    return cells("08", "missing_barrier", {("256 threads a block", "wrong, many blocks"): many,
+                                           **{(f"{threads} threads a block", "wrong, new input"): one
+                                              for threads in (128, 256, 512, 1024)}})
 
 
 def tuned(memory, repeated, softmax):

@@ -229,7 +229,7 @@ def test_08_a_missing_barrier_is_wrong_with_many_blocks_and_with_one_as_it_happe
              for column in ("same input", "new input", "many blocks")}
     assert wrong["many blocks"].pop("32") == 0 and set(wrong["many blocks"].values()) == {1000}
     one = wrong["new input"]
-    assert one["32"] == one["64"] == one["256"] == 0 < one["512"] <= 10 and 100 < one["128"] < 900 and one["1024"] > 990
+    assert one["32"] == min(one.values()) == 0 and one["1024"] > 990  # "from none to nearly all"
     assert wrong["same input"]["1024"] < one["1024"]
 
 
@@ -243,10 +243,11 @@ def test_07_the_articles_way_depends_on_the_host_and_bench_does_not():
     assert max(times) <= 1.03 * min(times)
 
 
-def test_08_an_earlier_run_had_no_wrong_result_with_one_block_of_128_threads():
+def test_08_the_runs_of_the_lab_had_from_none_to_two_thirds_wrong_results_with_one_block_of_128_threads():
     runs = json.loads((REPOSITORY / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))["runs"]
-    *earlier, _ = (run["tables"]["missing_barrier"] for run in runs if run["lab"] == "08_sync_pitfalls")
-    assert any(count(by_first_column(table)["128 threads a block"]["wrong, new input"]) == 0 for table in earlier)
+    wrong = [count(by_first_column(run["tables"]["missing_barrier"])["128 threads a block"]["wrong, new input"])
+             for run in runs if run["lab"] == "08_sync_pitfalls"]
+    assert min(wrong) == 0 and 640 <= max(wrong) <= 690
 
 
 def test_08_trace_and_racecheck_agree_on_every_race_and_on_every_kernel_without_a_fault():

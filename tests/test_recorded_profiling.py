@@ -1,5 +1,6 @@
 """What chapter 09 says in words of its recorded tables; see test_recorded.py."""
 
+import pytest
 from recorded_tables import rows
 
 
@@ -36,11 +37,11 @@ def test_09_two_rungs_of_softmax_made_it_slower_and_the_last_reaches_the_limit()
     assert max(moved) <= 1.03 * min(moved)  # "the same MB"
     why = rows("09_profiling_80_20", "softmax_limits_why")
     before, after = why["softmax v4"], why["softmax v5"]
-    assert after["registers"] > before["registers"] and after["occupancy, %"] < before["occupancy, %"]
-    assert after["instructions an element"] > before["instructions an element"]
+    assert after["registers"] < before["registers"] and after["occupancy, %"] > before["occupancy, %"] + 10
     more = after["instructions an element"] / before["instructions an element"]
-    assert us["v5"] / us["v4"] > more and profiled["softmax v5"]["µs"] / profiled["softmax v4"]["µs"] > more
-    assert why["softmax v6"]["registers"] < after["registers"] and us["v4"] > 1.1 * us["v6"]
+    assert more > 1.05 and us["v5"] / us["v4"] == pytest.approx(more, abs=0.03)  # "about as much"
+    assert profiled["softmax v5"]["µs"] / profiled["softmax v4"]["µs"] == pytest.approx(more, abs=0.03)
+    assert us["v4"] > 1.1 * us["v6"]
     copied = profiled["copy v5"]["DRAM, MB"] / profiled["copy v5"]["µs"] * 1e3  # GB/s
     ceiling = rows("09_profiling_80_20", "roofline_ceilings")["a copy"]["GB/s"]
     assert 0.9 <= copied / ceiling <= 0.97  # "some per cent less"
