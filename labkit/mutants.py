@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import io
 import shutil
+from pathlib import Path
 from typing import Sequence
 
 import torch
 
 from labkit import listing, results
-from labkit.build import BUILD_ROOT, digest, load, sources_under
-from labkit.build_folder import locked, place_to_make
+from labkit.build import digest, load, sources_under
+from labkit.build_folder import build_root, made_once
 from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
@@ -62,14 +63,14 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
         raise ValueError(f"mutant: new is old, {old!r}; it has to change something")
     changed = whole.replace(text, text.replace(old, new), 1)
     copied = kernels() / name, kernels() / "include"
-    folder = BUILD_ROOT / "mutants" / digest(sources_under(*copied), str(kernels()), file, changed)
-    with locked(folder):
-        if not folder.exists():  # else it is the same: the name is made of all that is in it
-            work = place_to_make(folder)
-            for place in copied:
-                shutil.copytree(place, work / place.name)
-            (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
-            work.rename(folder)
+
+    def write(work: Path) -> None:
+        for place in copied:
+            shutil.copytree(place, work / place.name)
+        (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
+
+    # A folder that is there is the same: the name is made of all that is in it.
+    folder = made_once(build_root() / "mutants" / digest(sources_under(*copied), str(kernels()), file, changed), write)
     with kernels_of(folder):
         return load(name, version, backend=backend, launch=False, cuda_flags=cuda_flags)
 

@@ -90,7 +90,7 @@ def try_wheels(record_name: str, wheels: Iterable[Path | str] | None = None,
 
 def folder() -> Path:
     """Where wheels are kept."""
-    return build.BUILD_ROOT / "wheels"
+    return build.build_root() / "wheels"
 
 
 def built_with(wheel: Path, package: str = PACKAGE) -> dict:

@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,12 +17,11 @@ from pathlib import Path
 import torch
 
 import labkit
-from labkit import build
 
 
 def one(root, barrier, answers):
     try:
-        build.BUILD_ROOT = root
+        os.environ["LABKIT_BUILD"] = str(root)
         said = io.StringIO()
         barrier.wait()
         with contextlib.redirect_stdout(said):

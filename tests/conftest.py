@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from labkit import machine, results
+from labkit import build_folder, machine, results
 
 
 @pytest.fixture
@@ -14,6 +14,22 @@ def session(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
     monkeypatch.setattr(results, "_session", results.Session(lab="11_trace"))
     return results.session
+
+
+@pytest.fixture
+def own_builds(tmp_path, monkeypatch):
+    """A build root without a build, but with the objects that were kept so far, which take longest. Its path falls apart where it
+    is not quoted.
+    """
+    kept, root = build_folder.build_root(), tmp_path / "Kern el ä" / "build"
+    root.mkdir(parents=True)
+    for path in kept.glob("*.o"):
+        shutil.copy(path, root)
+    for path in kept.glob("parsed-*"):
+        if not path.suffix:  # a whole one
+            shutil.copytree(path, root / path.name)
+    monkeypatch.setenv("LABKIT_BUILD", str(root))
+    return root
 
 
 # The modules whose tests take longest: begun first, so that at the end no worker waits for another that has one left.

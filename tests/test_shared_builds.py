@@ -20,23 +20,11 @@ TESTS = Path(__file__).parent
 PROCESSES, ROUNDS = 8, int(os.environ.get("LABKIT_TEST_ROUNDS", 2))  # 20 rounds are the whole test: a minute or two
 
 
-@pytest.fixture
-def root(tmp_path, monkeypatch):
-    """A build root of its own, without a build, but with the objects that were kept so far: these take longest."""
-    kept = tmp_path / "root"
-    shutil.copytree(build.BUILD_ROOT, kept, ignore=lambda folder, names: [
-        name for name in names if folder == str(build.BUILD_ROOT) and not name.startswith(("binding-copy-", "parsed-"))])
-    monkeypatch.setattr(build, "BUILD_ROOT", kept)
-    return kept
-
-
-def loaded_anew(root, version):
-    """What a process of its own prints that loads this version of copy there and runs it: this one may have it already."""
-    program = ("import sys, torch; from pathlib import Path; from labkit import build; build.BUILD_ROOT = Path(sys.argv[1]); "
-               "copy = build.load('copy', int(sys.argv[2]), backend='host'); "
+def loaded_anew(version):
+    """What a process of its own prints that loads this version of copy and runs it: this one may have it already."""
+    program = ("import sys, torch, labkit; copy = labkit.load('copy', int(sys.argv[1]), backend='host'); "
                "assert torch.equal(copy(torch.ones(3)), torch.ones(3))")
-    return subprocess.run([sys.executable, "-c", program, root, str(version)], capture_output=True, text=True,
-                          check=True).stdout
+    return subprocess.run([sys.executable, "-c", program, str(version)], capture_output=True, text=True, check=True).stdout
 
 
 def test_of_processes_that_load_one_operator_at_once_one_builds_and_the_rest_wait(tmp_path):
@@ -103,7 +91,7 @@ def test_a_process_that_was_forked_while_another_built_keeps_no_lock(tmp_path):
         os.waitpid(child, 0)
 
 
-def test_a_builder_that_is_killed_leaves_a_compiler_that_does_not_write_into_the_next_build(root, tmp_path, monkeypatch):
+def test_a_builder_that_is_killed_leaves_a_compiler_that_does_not_write_into_the_next_build(own_builds, tmp_path, monkeypatch):
     """The compiler of a process that was killed runs on. It writes nonsense here, and only once the next build has begun."""
     real, going, gone = machine.find_cxx(), tmp_path / "going", tmp_path / "gone"
     stub = tmp_path / "c++"
@@ -117,9 +105,8 @@ exec {real} "$@"
 """)
     stub.chmod(0o755)
     monkeypatch.setenv("CXX", str(stub))
-    program = ("import sys; from pathlib import Path; from labkit import build; build.BUILD_ROOT = Path(sys.argv[1]); "
-               "build.load('copy', 3, backend='host')")
-    builder = subprocess.Popen([sys.executable, "-c", program, root], start_new_session=True)
+    builder = subprocess.Popen([sys.executable, "-c", "import labkit; labkit.load('copy', 3, backend='host')"],
+                               start_new_session=True)
     try:
         while not going.exists() and builder.poll() is None:
             time.sleep(0.1)
@@ -136,17 +123,16 @@ exec {real} "$@"
         assert torch.equal(labkit.load("copy", 3, backend="host")(torch.ones(3)), torch.ones(3))
     finally:
         gone.touch()
-    assert not list(root.glob("copy/*.work"))
+    assert not list(own_builds.glob("copy/*.work"))
 
 
 # -- users, torches, GPUs -----------------------------------------------------------------------------------
 
 LOAD = """\
-import sys
-from pathlib import Path
+import os, sys
 from labkit import build
 for root, version in ((sys.argv[1], 1), (sys.argv[1], 2), (sys.argv[2], 2)):
-    build.BUILD_ROOT = Path(root)
+    os.environ["LABKIT_BUILD"] = root  # in one process, as in a notebook
     try:
         build.load("copy", version, backend="host")
     except build.BuildError as error:
@@ -157,16 +143,16 @@ AS_A_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overrid
 
 
 @pytest.mark.skipif(bool(AS_A_USER) and not shutil.which("setpriv"), reason="root, and no setpriv to be less")
-def test_builds_that_may_only_be_read_are_used_and_for_others_the_remedy_is_told_and_works(root, tmp_path):
-    loaded_anew(root, 1)
-    for lock in root.glob("**/*.lock"):  # as in a copy, which nobody needs a lock for
+def test_builds_that_may_only_be_read_are_used_and_for_others_the_remedy_is_told_and_works(own_builds, tmp_path):
+    loaded_anew(1)
+    for lock in own_builds.glob("**/*.lock"):  # as in a copy, which nobody needs a lock for
         lock.unlink()
-    for folder, _, _ in os.walk(root):
+    for folder, _, _ in os.walk(own_builds):
         os.chmod(folder, 0o555)
     try:
-        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, root, tmp_path / "own"], capture_output=True, text=True)
+        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, own_builds, tmp_path / "own"], capture_output=True, text=True)
     finally:
-        for folder, _, _ in os.walk(root):
+        for folder, _, _ in os.walk(own_builds):
             os.chmod(folder, 0o755)
     assert done.stdout.count("\n") == 4, done.stdout + done.stderr
     reused, refused, remedy, built = done.stdout.splitlines()
@@ -208,10 +194,10 @@ def test_gpus_of_two_architectures_have_builds_of_their_own(monkeypatch):
     assert len(keys) == 2
 
 
-def test_a_build_that_is_broken_is_made_again(root):
+def test_a_build_that_is_broken_is_made_again(own_builds):
     """As after a crash of the machine, or where a cache was copied from one of another kind."""
     key = build.fingerprint("copy", "host", sum(build.flags("host", 4), []))
-    broken = root / "copy" / f"host-{key}" / f"copy_{key}.so"
+    broken = own_builds / "copy" / f"host-{key}" / f"copy_{key}.so"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a library")
-    assert "copy: version 4 built for the CPU" in loaded_anew(root, 4)
+    assert "copy: version 4 built for the CPU" in loaded_anew(4)

@@ -294,7 +294,7 @@ def test_a_million_threads_are_traced_in_ten_seconds(session, name, version, siz
 
 def test_without_gcc_it_says_what_to_install(session, monkeypatch, tmp_path):
     monkeypatch.setattr("labkit.host.is_gcc", lambda compiler: False)
-    monkeypatch.setattr("labkit.build.BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     monkeypatch.setattr("labkit.build._loaded", {})
     with pytest.raises(labkit.build.BuildError, match="tracing needs g\\+\\+"):
         labkit.trace("gelu")
