@@ -48,7 +48,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
     Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once, or `new`
     changes nothing. A kernel that goes far outside of its arrays ends this process when it is called, and one that never ends
-    holds it up for good; `trace`, `schedules` and `kills` survive both.
+    holds it up for good; `check`, `trace`, `schedules` and `kills` survive both.
     """
     source, part = source_path(name), listing.source(name, version)
     path = kernels() / file if file else source

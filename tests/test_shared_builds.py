@@ -46,8 +46,8 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def holder(made):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, made], stdout=subprocess.PIPE, text=True)
+def holder(made, *prefix):
+    process = subprocess.Popen([*prefix, sys.executable, "-c", HOLD, made], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -126,6 +126,68 @@ exec {real} "$@"
     assert not list(own_builds.glob("copy/*.work"))
 
 
+# -- what nobody uses any more ------------------------------------------------------------------------------
+
+def date(kept, days_ago):
+    for path in (*kept.rglob("*"), kept):
+        os.utime(path, (time.time() - days_ago * 86400,) * 2)
+
+
+def made(path, days_ago):
+    (path / "library.so" if not path.suffix else path).parent.mkdir(parents=True, exist_ok=True)
+    (path / "library.so" if not path.suffix else path).touch()
+    date(path, days_ago)
+    return path
+
+
+def test_what_was_not_used_for_a_month_goes_and_nothing_else(tmp_path, monkeypatch):
+    one, two, three = "0123456789ab", "123456789abc", "23456789abcd"
+    old = [made(tmp_path / name, 31) for name in (
+        f"copy/host-{one}", f"copy/cuda-{one}", f"gelu/trace-{one}", f"parsed-{one}", f"binding-row_sum-{one}.o", f"tracer-{one}.o")]
+    kept = [made(tmp_path / name, 29) for name in (f"copy/host-{two}", f"parsed-{two}", f"binding-copy-{two}.o")]
+    kept += [made(tmp_path / name, 400) for name in ("wheels", "copy/mine", f"copy/mine-{one}", f"labs/notes-{one}.o",
+                                                     f"copy/host-{one}-of-mine", f"copy/deeper/host-{one}")]
+    busy = made(tmp_path / f"copy/host-{three}", 31)
+    read = made(tmp_path / f"gelu/host-{three}", 31)  # by one who may not date it
+    os.utime(read / "library.so", (time.time(), 0))
+    builder = holder(busy)
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        build_folder.remove_unused(tmp_path)
+    assert all(path.exists() for path in (*old, *kept, busy, read))  # another user's
+    try:
+        build_folder.remove_unused(tmp_path)
+    finally:
+        builder.kill()
+        builder.wait()
+    assert [path for path in old if path.exists()] == [] and all(path.exists() for path in (*kept, busy, read))
+    assert not list(tmp_path.glob("**/*.work"))
+    build_folder.remove_unused(tmp_path)  # whose builder was killed
+    assert not busy.exists()
+    build_folder.remove_unused(tmp_path / "nowhere")
+
+
+def test_a_load_dates_its_build_and_a_later_build_removes_what_none_has_loaded(own_builds):
+    loaded_anew(1)
+    loaded_anew(2)
+    first, second = (path.parent for version in (1, 2) for path in own_builds.glob(
+        f"copy/*/copy_{build.fingerprint('copy', 'host', sum(build.flags('host', version), []))}.so"))
+    date(first, 31)
+    date(second, 31)
+    assert "version 1 reused" in loaded_anew(1) and "version 3 built" in loaded_anew(3)
+    library, = first.glob("*.so")
+    assert library.stat().st_mtime > time.time() - 3600  # a file system may keep no date of reading
+    assert first.exists() and not second.exists()
+    assert "version 2 built" in loaded_anew(2)
+
+
+def test_builds_may_go_while_others_load_them(tmp_path):
+    done = subprocess.run([sys.executable, TESTS / "concurrent_loads.py", tmp_path, "2", "4", "removed"], text=True,
+                          capture_output=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    said = [set(json.loads(line)[0]) for line in done.stdout.splitlines()]
+    assert len(said) == 2 and all("built" in round and round <= {"built", "reused"} for round in said), done.stderr
+
+
 # -- users, torches, GPUs -----------------------------------------------------------------------------------
 
 LOAD = """\
@@ -167,7 +229,15 @@ def test_a_lock_file_of_another_user_locks_as_well(tmp_path):
     lock = tmp_path / "made.lock"
     lock.touch(0o444)
     lock.chmod(0o444)
-    assert subprocess.run([*AS_A_USER, sys.executable, "-c", HOLD.replace("60", "0"), tmp_path / "made"]).returncode == 0
+    other = holder(tmp_path / "made", *AS_A_USER)
+    try:
+        with pytest.raises(BlockingIOError), build_folder.locked(tmp_path / "made", wait=False):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    with build_folder.locked(tmp_path / "made", wait=False):
+        pass
 
 
 def _key(backend="host"):
