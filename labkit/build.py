@@ -65,7 +65,7 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
     Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags of nvcc
     where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile, a tool is
-    missing, or the system refuses the files; where a remedy is known it is the line after that.
+    missing, torch has no code for this GPU, or the system refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))
@@ -283,9 +283,12 @@ def _parsed_header(options: list[str]) -> list[str]:
 
 
 def _check_tools(name: str, backend: str) -> None:
-    """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's checks come late or not."""
+    """BuildError, with the doctor's word on it, where a tool is missing or does not fit, or torch has no code for the GPU;
+    torch's checks come late or not.
+    """
+    of_a_gpu = [diagnosis.gpu, diagnosis.nvcc] if backend == "cuda" else []
     with tools_on_path():
-        for look in (diagnosis.python, diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
+        for look in (diagnosis.python, diagnosis.compiler, diagnosis.ninja, *of_a_gpu):
             found = look()
             if found.state == "fail":
                 raise BuildError(f"{name}: {found.what}: {found.seen}. To mend it: {found.advice}.")
