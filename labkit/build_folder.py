@@ -71,8 +71,8 @@ def _opened(path: Path) -> IO[str]:
 
 @contextlib.contextmanager
 def whole_or_not_at_all(made: Path) -> Iterator[Path]:
-    """A path beside `made` at which nothing is yet, to make it there: it becomes `made` where the block ends well, else it goes.
-    Inside `locked`.
+    """A path beside `made` at which nothing is yet, to make it there: it becomes `made` where the block ends well, else it
+    goes. Inside `locked`.
 
     What killed builds have left goes too. Their compilers may still run, so no two processes make a thing at the same path.
     """

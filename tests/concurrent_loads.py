@@ -2,7 +2,8 @@
 
     python tests/concurrent_loads.py FOLDER ROUNDS PROCESSES [removed]
 
-removed: all the while builds are given old dates and what is unused is removed. Prints a line of JSON a round: what each process said ("built", "reused" or its error), and seconds.
+Prints a line of JSON a round: what each process said ("built", "reused" or its error), and seconds. removed: all the while
+builds get old dates, and what is unused is removed.
 """
 
 import contextlib

@@ -18,8 +18,8 @@ def session(tmp_path, monkeypatch):
 
 @pytest.fixture
 def own_builds(tmp_path, monkeypatch):
-    """A build root without a build, but with the objects that were kept so far, which take longest. Its path falls apart where it
-    is not quoted.
+    """A build root without a build, but with the objects that were kept so far, which take longest. Its path falls apart where
+    it is not quoted.
     """
     kept, root = build_folder.build_root(), tmp_path / "Kern el ä" / "build"
     root.mkdir(parents=True)

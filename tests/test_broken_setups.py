@@ -255,8 +255,8 @@ def test_load_refuses_a_gpu_that_torch_has_no_code_for_before_it_compiles(here, 
     program(here.python.parent / "ninja", "echo 1.13")
     here.patch(machine, "backend", lambda: "cuda")
     here.patch(build, "_compile", compiler)
-    says = (f"copy: GPU: NVIDIA Test, .*; this torch has code for {', '.join(archs)} alone. To mend it: install a torch with code "
-            f"for sm_{capability.replace('.', '')}: ") if refused else "fatal: the compiler was called"
+    says = (f"copy: GPU: NVIDIA Test, .*; this torch has code for {', '.join(archs)} alone. To mend it: install a torch with "
+            f"code for sm_{capability.replace('.', '')}: ") if refused else "fatal: the compiler was called"
     with pytest.raises(build.BuildError, match=says):
         labkit.load("copy", backend="cuda")
 

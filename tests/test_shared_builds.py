@@ -142,8 +142,8 @@ def made(path, days_ago):
 
 def test_what_was_not_used_for_a_month_goes_and_nothing_else(tmp_path, monkeypatch):
     one, two, three = "0123456789ab", "123456789abc", "23456789abcd"
-    old = [made(tmp_path / name, 31) for name in (
-        f"copy/host-{one}", f"copy/cuda-{one}", f"gelu/trace-{one}", f"parsed-{one}", f"binding-row_sum-{one}.o", f"tracer-{one}.o")]
+    old = [made(tmp_path / name, 31) for name in (f"copy/host-{one}", f"copy/cuda-{one}", f"gelu/trace-{one}", f"parsed-{one}",
+                                                  f"binding-row_sum-{one}.o", f"tracer-{one}.o")]
     kept = [made(tmp_path / name, 29) for name in (f"copy/host-{two}", f"parsed-{two}", f"binding-copy-{two}.o")]
     kept += [made(tmp_path / name, 400) for name in ("wheels", "copy/mine", f"copy/mine-{one}", f"labs/notes-{one}.o",
                                                      f"copy/host-{one}-of-mine", f"copy/deeper/host-{one}")]
@@ -212,7 +212,8 @@ def test_builds_that_may_only_be_read_are_used_and_for_others_the_remedy_is_told
     for folder, _, _ in os.walk(own_builds):
         os.chmod(folder, 0o555)
     try:
-        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, own_builds, tmp_path / "own"], capture_output=True, text=True)
+        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, own_builds, tmp_path / "own"], capture_output=True,
+                              text=True)
     finally:
         for folder, _, _ in os.walk(own_builds):
             os.chmod(folder, 0o755)
