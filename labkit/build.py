@@ -32,7 +32,7 @@ from labkit import diagnosis, host, machine, results
 from labkit.build_errors import BuildError, first_error, remedy, short
 from labkit.build_folder import build_root, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
 from labkit.environment import environment
-from labkit.operator import Operator, kernels, listed_versions, python_part, source_path
+from labkit.operator import Operator, check_version, kernels, listed_versions, python_part, source_path
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
@@ -63,20 +63,22 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
 
     Prints one line, unless this process has loaded that build before: what was built, for which backend, how long it took up
     to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
-    Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags of nvcc
-    where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile, a tool is
-    missing, torch has no code for this GPU, or the system refuses the files; where a remedy is known it is the line after that.
+    Returns an Operator. Raises FileNotFoundError for an unknown name, TypeError for one that is no text or for flags that are
+    no list, ValueError for an unknown version or for flags of nvcc where nvcc does not compile, and BuildError, with the
+    compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the system
+    refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))
-    if version is not None and version not in versions:
-        raise ValueError(f"{name}: version is {version!r}; {source.name} lists {', '.join(map(str, versions))}")
-
+    if version is not None:
+        check_version(name, version, source.name, versions)
     if backend not in (None, "cuda", "host", "trace"):
         raise ValueError(f"{name}: backend is {backend!r}; it takes 'cuda', 'host' or 'trace'")
     if backend == "cuda" and machine.backend() != "cuda":
         raise ValueError(f"{name}: backend is 'cuda', and there is no GPU with nvcc here; see `labkit.doctor()`")
     backend = backend or machine.backend()
+    if isinstance(cuda_flags, str) or not isinstance(cuda_flags, Sequence):
+        raise TypeError(f"{name}: cuda_flags is {cuda_flags!r}; it has to be a list, such as ['-fmad=false']")
     if cuda_flags and backend != "cuda":
         raise ValueError(f"{name}: cuda_flags is {list(cuda_flags)}; these are nvcc's, and for the backend {backend!r} the C++ "
                          "compiler compiles. Leave them out, or run it where there is a GPU")

@@ -18,7 +18,7 @@ from typing import Sequence
 
 from labkit import build, disassembly, machine
 from labkit.build_folder import build_root, locked, made_once, whole_or_not_at_all
-from labkit.operator import kernels, listed_versions, source_path
+from labkit.operator import check_version, kernels, listed_versions, source_path
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '\w+'")
 
@@ -96,15 +96,15 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     """
     if isinstance(flags, str):
         raise TypeError(f"flags is {flags!r}; it has to be a list: {flags.split()}")
-    if not re.fullmatch(r"sm_\d+[a-z]?", arch):
+    if not re.fullmatch(r"sm_\d+[a-z]?", str(arch)):
         raise ValueError(f"arch is {arch!r}; it is a name such as 'sm_90', the compute capability without its dot")
     folder = build_root().resolve() / "cubin"
     path = source if isinstance(source, Path) else source_path(name) if source is None else folder / f"{name}.cu"
     path = path.resolve()
     text = source if isinstance(source, str) else path.read_text(encoding="utf-8")
     versions = listed_versions(text)
-    if version is not None and version not in versions:
-        raise ValueError(f"{name}: version is {version!r}; {path.name} lists {', '.join(map(str, versions)) or 'none'}")
+    if version is not None:
+        check_version(name, version, path.name, versions)
     nvcc, nvcc_version = machine.find_nvcc(), machine.nvcc_version()
     if nvcc_version is None:
         raise NoCompiler(f"{nvcc} does not work" if nvcc else "there is no nvcc here (on Linux the set-up installs it)")

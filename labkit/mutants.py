@@ -12,6 +12,7 @@ from typing import Sequence
 import torch
 
 from labkit import listing, results
+from labkit.arguments import named
 from labkit.build import digest, load, sources_under
 from labkit.build_folder import build_root, made_once
 from labkit.launching import prepare
@@ -56,6 +57,8 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
         raise FileNotFoundError(f"mutant: there is no {path}; file is a path in kernels/, such as {name}/op.py")
     whole = path.read_text(encoding="utf-8")
     text, where = (whole, file) if file else (part, f"version {version} of {source.name}")
+    if not isinstance(old, str) or not isinstance(new, str):
+        raise TypeError(f"mutant: old is {old!r} and new is {new!r}; both have to be texts")
     if text.count(old) != 1:
         raise ValueError(f"mutant: {old!r} stands {text.count(old)} times in {where}; it has to be "
                          "once, so that it is clear what is changed. Give more of the text around it")
@@ -85,8 +88,7 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     how many of the other orders of threads the result differs ("fails" where a launch does not end well, "not run" where
     the trace had to end it).
     """
-    if not faults:
-        raise ValueError("plant: faults is empty; it has to name at least one Fault")
+    named("plant", "faults", faults, "Fault", lambda fault: isinstance(fault, Fault))
     rows, words = [], []
     for what, fault in faults.items():
         with contextlib.redirect_stdout(io.StringIO()):  # what it builds
