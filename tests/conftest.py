@@ -32,6 +32,29 @@ def own_builds(tmp_path, monkeypatch):
     return root
 
 
+@pytest.fixture
+def one_page(tmp_path):
+    """one_page(text, *settings): the HTML and the warnings of a book of that one page; settings: lines of its conf.py."""
+    from sphinx.testing.util import SphinxTestApp
+
+    source = tmp_path / "page"
+
+    def build(text, *settings):
+        source.mkdir(exist_ok=True)
+        for name, content in {"conf.py": "\n".join(settings), "index.md": f"# Title\n\n{text}\n"}.items():
+            path = source / name
+            if not path.exists() or path.read_text() != content:  # what is written anew is read anew for that alone
+                path.write_text(content)
+        app = SphinxTestApp("html", srcdir=source)
+        try:
+            app.build()
+            return (source / "_build" / "html" / "index.html").read_text(), app.warning.getvalue()
+        finally:
+            app.cleanup()
+
+    return build
+
+
 # The modules whose tests take longest: begun first, so that at the end no worker waits for another that has one left.
 LONG = "test_cubin", "test_wheels", "test_builds", "test_suspects", "test_kernels_are_clean", "test_gpu_counts"
 
