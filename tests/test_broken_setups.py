@@ -244,7 +244,8 @@ def test_the_cause_is_told_in_a_line_and_its_remedy_makes_the_check_green(here, 
 
 @pytest.mark.parametrize("capability, archs, refused", [
     ("12.0", ["sm_80", "sm_90"], True), ("12.0", ["sm_80", "compute_90"], False), ("12.0", ["sm_90", "compute_90a"], True),
-    ("8.6", ["sm_80"], False), ("8.0", ["sm_86", "compute_86"], True), ("7.0", ["sm_75", "sm_80", "compute_80"], True)])
+    ("8.6", ["sm_80"], False), ("12.0", ["sm_80", "later_120"], False), ("8.0", ["sm_86", "compute_86"], True),
+    ("7.0", ["sm_75", "sm_80", "compute_80"], True)])
 def test_load_refuses_a_gpu_that_torch_has_no_code_for_before_it_compiles(here, capability, archs, refused):
     def compiler(*given):
         raise RuntimeError("fatal: the compiler was called")

@@ -126,7 +126,6 @@ def test_a_kept_build_is_loaded_without_a_compiler(kernels, monkeypatch, capsys)
 def _load_without_compiler(root):
     import contextlib
     import io
-    from pathlib import Path
 
     os.environ["MAX_JOBS"] = "0"  # ninja would refuse
     os.environ["LABKIT_BUILD"] = root
