@@ -259,9 +259,9 @@ def _included(source: Path, folders: list[str]) -> list[Path]:
 
 def _kept(name: str, source: Path, headers: list[Path], options: list[str], include: list[str], gcc: bool = False) -> Path:
     """The object file of a C++ file, compiled once and kept, under a hash of all that goes into it."""
-    options_here = [*options, *(f"-I{folder}" for folder in include)]
+    given = [*options, *(f"-I{folder}" for folder in include)]
     return made_once(build_root() / f"{name}-{_key_of(source, headers, options)}.o",
-                     lambda work: host.compile_object(source, options_here, work, gcc))
+                     lambda work: host.compile_object(source, given, work, gcc))
 
 
 def _key_of(source: Path, headers: list[Path], options: list[str]) -> str:
@@ -281,7 +281,8 @@ def _parsed_header(options: list[str]) -> list[str]:
         shutil.copyfile(header, work / header.name)  # found where a file includes it once more, and passed over
         host.parse_header(header, options, work / f"{header.name}.gch")
 
-    return [f"-I{made_once(build_root() / f'parsed-{_key_of(header, _host_headers(), options)}', parse)}"]
+    folder = made_once(build_root() / f"parsed-{_key_of(header, _host_headers(), options)}", parse)
+    return [f"-I{folder}"]
 
 
 def _check_tools(name: str, backend: str) -> None:

@@ -87,7 +87,7 @@ def whole_or_not_at_all(made: Path) -> Iterator[Path]:
 
 
 def made_once(made: Path, make: Callable[[Path], object]) -> Path:
-    """`made`, which is there already, or else is made at the path that `make` is given."""
+    """`made`, which is there already, or else is made at the path that `make` is given, by one process while others wait."""
     with locked(made):
         if not made.exists():
             with whole_or_not_at_all(made) as work:
