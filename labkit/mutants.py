@@ -48,8 +48,8 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
     for `load`. file: where `old` stands if not in the version's own text: a path in kernels/, of the operator or of include/.
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
     Raises FileNotFoundError and ValueError as `show` does, ValueError where `old` does not stand there once or `new` changes
-    nothing, and TypeError where either is no text. A kernel that goes far outside of its arrays ends this process when it is called, and one that never ends
-    holds it up for good; `check`, `trace`, `schedules` and `kills` survive both.
+    nothing, and TypeError where either is no text. A kernel that goes far outside of its arrays ends this process when it is
+    called, and one that never ends holds it up for good; `check`, `trace`, `schedules` and `kills` survive both.
     """
     source, part = source_path(name), listing.source(name, version)
     path = kernels() / file if file else source

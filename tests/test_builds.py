@@ -305,4 +305,5 @@ def test_without_a_gpu_the_graphs_are_the_recorded_ones(monkeypatch):
     monkeypatch.setattr(machine, "backend", lambda: "host")
     asked = []
     monkeypatch.setattr(graphs, "show_recorded", lambda names, title: asked.append((names, title)) or [])
-    assert graphs.captured("graphs", None) == [] and asked == [(["graphs"], "Launches one by one, and as a CUDA graph")]
+    assert graphs.captured("graphs", labkit.load("copy")) == []
+    assert asked == [(["graphs"], "Launches one by one, and as a CUDA graph")]

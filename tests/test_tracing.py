@@ -272,7 +272,7 @@ def test_the_picture_shows_lanes_and_sectors(session, capsys):
     ("copy", {"size": 1e6}, ValueError, r"size is 1000000.0; it has to be a number of elements, or a shape"),
     ("copy", {"size": (4, -1)}, ValueError, r"size is \(4, -1\)"),
     ("copy", {"size": 1 << 40}, ValueError, "at most 268,435,456 are drawn"),
-    ("copy", {"dtype": "float32"}, ValueError, "dtype is 'float32'; it has torch.float16"),
+    ("copy", {"dtype": "float32"}, ValueError, "dtype is 'float32'; it has to be a torch.dtype, one of torch.float16"),
     ("row_sum", {"size": 100}, ValueError, r"forward does not take inputs of the shapes \(100,\)"),
     (None, {}, TypeError, "operator is None; it has to be what labkit.load returns, or the name"),
 ])
