@@ -74,6 +74,7 @@
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
 
+An argument that cannot be raises TypeError or ValueError, which names it, the value seen and what it has to be.
 Names are loaded when they are first used: the command line (`python -m labkit`) also runs before torch is installed.
 """
 

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit import machine, results
+from labkit.arguments import loaded
 from labkit.operator import Operator
 from labkit.precision import type_name
 from labkit.report import keep
@@ -44,6 +45,7 @@ def under_autocast(name: str, gelu: Operator) -> list[dict]:
 
     Returns a row for each way and type: the type that the kernel gets, that of the result, and that of x's gradient.
     """
+    loaded("under_autocast", "gelu", gelu)
     device = machine.device()
     kind = device.type
     copy = registered(gelu, kind, REGISTERED)
@@ -92,6 +94,7 @@ def scaled_steps(name: str, gelu: Operator) -> list[dict]:
     Returns a row a step: the scale before it, whether all gradients were finite, whether the weights changed, and the scale
     after it. The scaler doubles its scale after two good steps here, instead of 2000.
     """
+    loaded("scaled_steps", "gelu", gelu)
     device = machine.device()
     torch.manual_seed(0)
     first, second = nn.Linear(8, 16, device=device), nn.Linear(16, 1, device=device)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Iterable
 
 from labkit import REPOSITORY, machine, results
+from labkit.arguments import named, several
 from labkit.report import NO_GPU, keep, show_recorded
 
 _RULE = runpy.run_path(str(REPOSITORY / "labs" / "wheel" / "gelu_op" / "compatibility.py"))
@@ -52,6 +53,7 @@ def architectures(record_name: str, binaries: dict[str, Path | str]) -> list[dic
     title = "Which GPU code a binary holds"
     if machine.find_cuda_tool("cuobjdump") is None:
         return show_recorded([record_name], title, "there is no cuobjdump here")
+    named("architectures", "binaries", binaries, "path", lambda path: isinstance(path, (str, Path)))
     rows = []
     for label, path in binaries.items():
         found, size = _held(Path(path))
@@ -71,7 +73,7 @@ def runs_on(record_name: str, archs: Iterable[str]) -> list[dict]:
     <record_name>_tried, has what came of it and CUDA's own words beside the rule; without a GPU the recorded one is shown
     where a lab was started. Raises ValueError for a name that is no architecture.
     """
-    archs = list(archs)
+    archs = several("runs_on", "archs", archs)
     short = {RUNS: "runs", BY_DRIVER: "by driver", NO_IMAGE: "no"}  # so that seven columns fit the width of a page
     rows = [{"compiled for": arch, **{gpu: short[compatible([arch], gpu)] for gpu in GPUS}} for arch in archs]
     title = "Which GPU runs what"
@@ -102,7 +104,7 @@ def arch_flags(record_name: str, flags: Iterable[str]) -> list[dict]:
     if machine.nvcc_version() is None:
         return show_recorded([record_name], title, "there is no nvcc here")
     rows = []
-    for flag in flags:
+    for flag in several("arch_flags", "flags", flags):
         found = _planned(flag)
         rows.append({"flag": flag, "SASS": _listed("sm", found), "PTX": _listed("compute", found),
                      **{outcome: ", ".join(gpu for gpu in GPUS if compatible(found, gpu) == outcome) or "none"

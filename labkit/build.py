@@ -30,11 +30,9 @@ import torch
 
 from labkit import diagnosis, host, machine, results
 from labkit.build_errors import BuildError, first_error, remedy, short
-from labkit.build_folder import build_root, locked, place_to_make, remove
+from labkit.build_folder import build_root, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
 from labkit.environment import environment
-from labkit.operator import Operator, kernels, listed_versions, python_part, source_path
-
-BUILD_ROOT = build_root()
+from labkit.operator import Operator, check_version, kernels, listed_versions, python_part, source_path
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
@@ -65,20 +63,22 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
 
     Prints one line, unless this process has loaded that build before: what was built, for which backend, how long it took up
     to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
-    Returns an Operator. Raises FileNotFoundError for an unknown name, ValueError for an unknown version or for flags of nvcc
-    where nvcc does not compile, and BuildError, with the compiler's first error on top, when it does not compile, a tool is
-    missing, or the system refuses the files; where a remedy is known it is the line after that.
+    Returns an Operator. Raises FileNotFoundError for an unknown name, TypeError for one that is no text or for flags that are
+    no list, ValueError for an unknown version or for flags of nvcc where nvcc does not compile, and BuildError, with the
+    compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the system
+    refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
     versions = listed_versions(source.read_text(encoding="utf-8"))
-    if version is not None and version not in versions:
-        raise ValueError(f"{name}: version is {version!r}; {source.name} lists {', '.join(map(str, versions))}")
-
+    if version is not None:
+        check_version(name, version, source.name, versions)
     if backend not in (None, "cuda", "host", "trace"):
         raise ValueError(f"{name}: backend is {backend!r}; it takes 'cuda', 'host' or 'trace'")
     if backend == "cuda" and machine.backend() != "cuda":
         raise ValueError(f"{name}: backend is 'cuda', and there is no GPU with nvcc here; see `labkit.doctor()`")
     backend = backend or machine.backend()
+    if isinstance(cuda_flags, str) or not isinstance(cuda_flags, Sequence):
+        raise TypeError(f"{name}: cuda_flags is {cuda_flags!r}; it has to be a list, such as ['-fmad=false']")
     if cuda_flags and backend != "cuda":
         raise ValueError(f"{name}: cuda_flags is {list(cuda_flags)}; these are nvcc's, and for the backend {backend!r} the C++ "
                          "compiler compiles. Leave them out, or run it where there is a GPU")
@@ -97,7 +97,7 @@ def _load(name: str, version: int | None, versions: dict[int, str], backend: str
     start, source = time.perf_counter(), source_path(name)
     cxx_flags, nvcc, cuda_flags = flags
     namespace = f"{name}_{key}"
-    folder = BUILD_ROOT / name / f"{backend}-{key}"
+    folder = build_root() / name / f"{backend}-{key}"
     built = _build(name, version, namespace, backend, folder, cxx_flags, nvcc)
     held = {version: versions[version]} if version else versions
     operator = Operator(name, backend, torch.device("cuda" if backend == "cuda" else "cpu"), namespace, held,
@@ -200,15 +200,15 @@ def _build(name: str, version: int | None, namespace: str, backend: str, folder:
             if _loads(library):
                 return False
             remove(folder)
-            work = place_to_make(folder)
-            work.mkdir()
-            _check_tools(name, backend)
-            if backend == "cuda" or (backend == "host" and not version):
-                _compile(name, namespace, backend, work, flags, cuda_flags)
-            else:
-                _assemble(name, namespace, backend, work, flags)
-            work.rename(folder)
-            return True
+            with whole_or_not_at_all(folder) as work:
+                work.mkdir()
+                _check_tools(name, backend)
+                if backend == "cuda" or (backend == "host" and not version):
+                    _compile(name, namespace, backend, work, flags, cuda_flags)
+                else:
+                    _assemble(name, namespace, backend, work, flags)
+        remove_unused(build_root())
+        return True
     except BuildError:
         raise
     except RuntimeError as error:
@@ -222,6 +222,7 @@ def _loads(library: Path) -> bool:
     """Loads a library that was built before; False where there is none, or none that is whole and of this kind of machine."""
     with contextlib.suppress(OSError):
         if library.exists():
+            note_use(library)
             torch.ops.load_library(library)
             return True
     return False
@@ -258,13 +259,9 @@ def _included(source: Path, folders: list[str]) -> list[Path]:
 
 def _kept(name: str, source: Path, headers: list[Path], options: list[str], include: list[str], gcc: bool = False) -> Path:
     """The object file of a C++ file, compiled once and kept, under a hash of all that goes into it."""
-    made = BUILD_ROOT / f"{name}-{_key_of(source, headers, options)}.o"
-    with locked(made):
-        if not made.exists():
-            work = place_to_make(made)
-            host.compile_object(source, [*options, *(f"-I{folder}" for folder in include)], work, gcc)
-            work.rename(made)
-    return made
+    given = [*options, *(f"-I{folder}" for folder in include)]
+    return made_once(build_root() / f"{name}-{_key_of(source, headers, options)}.o",
+                     lambda work: host.compile_object(source, given, work, gcc))
 
 
 def _key_of(source: Path, headers: list[Path], options: list[str]) -> str:
@@ -278,21 +275,23 @@ def _parsed_header(options: list[str]) -> list[str]:
     if not host.is_gcc(machine.find_cxx() or "c++"):
         return []
     header = host.INCLUDE_DIR / "cuda_host.h"
-    folder = BUILD_ROOT / f"parsed-{_key_of(header, _host_headers(), options)}"
-    with locked(folder):
-        if not folder.exists():
-            work = place_to_make(folder)
-            work.mkdir()
-            shutil.copy(header, work)  # found where a file includes it once more, and passed over
-            host.parse_header(header, options, work / f"{header.name}.gch")
-            work.rename(folder)
+
+    def parse(work: Path) -> None:
+        work.mkdir()
+        shutil.copyfile(header, work / header.name)  # found where a file includes it once more, and passed over
+        host.parse_header(header, options, work / f"{header.name}.gch")
+
+    folder = made_once(build_root() / f"parsed-{_key_of(header, _host_headers(), options)}", parse)
     return [f"-I{folder}"]
 
 
 def _check_tools(name: str, backend: str) -> None:
-    """BuildError, with the doctor's word on it, where a tool is missing or does not fit; torch's checks come late or not."""
+    """BuildError, with the doctor's word on it, where a tool is missing or does not fit, or torch has no code for the GPU;
+    torch's checks come late or not.
+    """
+    of_a_gpu = [diagnosis.gpu, diagnosis.nvcc] if backend == "cuda" else []
     with tools_on_path():
-        for look in (diagnosis.python, diagnosis.compiler, diagnosis.ninja, *([diagnosis.nvcc] if backend == "cuda" else [])):
+        for look in (diagnosis.python, diagnosis.compiler, diagnosis.ninja, *of_a_gpu):
             found = look()
             if found.state == "fail":
                 raise BuildError(f"{name}: {found.what}: {found.seen}. To mend it: {found.advice}.")

@@ -119,7 +119,7 @@ def _locks(folder: Path) -> list[Path]:
     """The files by which torch and labkit tell other processes that they build."""
     (name, version), backend = _operator(FAULTS[LOCK]), machine.backend()
     key = build.fingerprint(name, backend, sum(build.flags(backend, version), []))
-    place = build.BUILD_ROOT / name
+    place = build.build_root() / name
     place.mkdir(parents=True, exist_ok=True)
     return [folder / "torch" / "lock", place / f"{backend}-{key}.lock"]
 

@@ -1,4 +1,5 @@
-"""Where builds lie, and how processes and users share it: one builds, the others wait, and what is whole is there for all.
+"""Where builds lie, and how processes and users share it: one builds, the others wait, what is whole is there for all, and what
+nobody loads any more goes.
 
 Only the standard library: the doctor looks at it where nothing else is installed.
 """
@@ -9,11 +10,17 @@ import contextlib
 import fcntl
 import glob
 import os
+import re
 import shutil
+import time
 from pathlib import Path
-from typing import IO, Iterator
+from typing import IO, Callable, Iterator
 
 from labkit import REPOSITORY
+
+UNUSED_DAYS = 30
+# What `load` keeps: the folder of a build, an object, a parsed header. Whatever else lies there is not ours to remove.
+_KEPT = re.compile(r"(?:cuda|host|trace|parsed)-[0-9a-f]{12}|(?:tracer|binding-\w+)-[0-9a-f]{12}\.o")
 
 
 def build_root() -> Path:
@@ -22,10 +29,11 @@ def build_root() -> Path:
 
 
 @contextlib.contextmanager
-def locked(made: Path, who: str = "") -> Iterator[None]:
+def locked(made: Path, who: str = "", wait: bool = True) -> Iterator[None]:
     """Within, no other process or thread makes `made`: one builds and the others wait for it.
 
-    who: what is built; where this has to wait, one line says so, with the number of the process that builds it.
+    who: what is built; where this has to wait, one line says so, with the number of the process that builds it. wait: else
+    BlockingIOError is raised where another has it.
 
     The lock is the kernel's own (flock): it goes with a process that is killed, so it is never stale. Raises OSError where the
     folder takes no file, or its file system no lock.
@@ -35,6 +43,8 @@ def locked(made: Path, who: str = "") -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not wait:
+                raise
             if who:
                 print(f"{who}: process {lock.read().strip() or 'unknown'} builds it; waiting for that", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -59,14 +69,62 @@ def _opened(path: Path) -> IO[str]:
     return lock
 
 
-def place_to_make(made: Path) -> Path:
-    """A path beside `made` at which nothing is yet, to make it there and rename it when it is whole; inside `locked`.
+@contextlib.contextmanager
+def whole_or_not_at_all(made: Path) -> Iterator[Path]:
+    """A path beside `made` at which nothing is yet, to make it there: it becomes `made` where the block ends well, else it
+    goes. Inside `locked`.
 
-    What killed builds have left goes. Their compilers may still run, so no two processes make a thing at the same path.
+    What killed builds have left goes too. Their compilers may still run, so no two processes make a thing at the same path.
     """
-    for left in made.parent.glob(f"{made.name}.*.work"):
+    for left in made.parent.glob(f"{glob.escape(made.name)}.*.work"):
         remove(left)
-    return made.with_name(f"{made.name}.{os.getpid()}.work")
+    work = made.with_name(f"{made.name}.{os.getpid()}.work")
+    try:
+        yield work
+        work.rename(made)
+    finally:
+        remove(work)
+
+
+def made_once(made: Path, make: Callable[[Path], object]) -> Path:
+    """`made`, which is there already, or else is made at the path that `make` is given, by one process while others wait."""
+    with locked(made):
+        if not made.exists():
+            with whole_or_not_at_all(made) as work:
+                make(work)
+        note_use(made)
+    return made
+
+
+def note_use(kept: Path) -> None:
+    """Dates what is used now. Where that is refused, as for another user's, the date at which the system says that it was last
+    read has to do.
+    """
+    with contextlib.suppress(OSError):
+        os.utime(kept)
+
+
+def remove_unused(root: Path) -> None:
+    """Removes from a build root what this user has built there and nobody has used for UNUSED_DAYS, unless it is locked.
+
+    A process that has it loaded keeps it, and one that is about to load it finds it whole or not at all, and builds it again.
+    A lock's file stays: another may wait at it.
+    """
+    for kept in _found(root, "*"):
+        with contextlib.suppress(OSError):  # it has just gone, is locked, or may not be written here
+            if _KEPT.fullmatch(kept.name) and kept.stat().st_uid == os.geteuid() and _is_unused(kept):
+                with locked(kept, wait=False):
+                    if _is_unused(kept):
+                        aside = kept.with_name(f"{kept.name}.{os.getpid()}.work")
+                        kept.rename(aside)
+                        remove(aside)
+
+
+def _is_unused(kept: Path) -> bool:
+    # A folder's own date of reading is that of this look.
+    files = map(os.stat, kept.iterdir() if kept.is_dir() else [kept])
+    dates = [kept.stat().st_mtime, *(max(file.st_atime, file.st_mtime) for file in files)]
+    return max(dates) < time.time() - UNUSED_DAYS * 86400
 
 
 def remove(path: Path) -> None:
@@ -79,9 +137,13 @@ def remove(path: Path) -> None:
 
 def holders() -> dict[Path, int]:
     """{lock file: process} of the builds that are under way in the build root."""
-    # glob's own functions, since folders may go while they look, which Path.glob does not bear
-    found = [path for depth in ("*.lock", "*/*.lock") for path in glob.glob(f"{glob.escape(str(build_root()))}/{depth}")]
-    return {Path(path): holder for path in found if (holder := _holder(Path(path)))}
+    return {path: holder for path in _found(build_root(), "*.lock") if (holder := _holder(path))}
+
+
+def _found(root: Path, pattern: str) -> list[Path]:
+    """What a build root and its folders hold."""
+    # glob's own function, since folders may go while it looks, which Path.glob does not bear
+    return [Path(path) for depth in (pattern, f"*/{pattern}") for path in glob.glob(f"{glob.escape(str(root))}/{depth}")]
 
 
 def _holder(path: Path) -> int | None:

@@ -21,6 +21,7 @@ from typing import Any, Iterable, NamedTuple
 import torch
 
 from labkit import poison, properties, references, results
+from labkit.arguments import count
 from labkit.cases import (GUARD, between_guards, bits, draw_inputs, erase, in_order_of, is_flat, never_written,
                           new_memory_is_nan)
 from labkit.operator import Operator
@@ -54,6 +55,7 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     """
     if not hasattr(operator, "reference"):
         raise TypeError(f"check: operator is {operator!r}; it has to be what labkit.load returns")
+    count("check", "seed", seed)
     references.validate(operator.name, operator.reference)
     versions = _chosen(operator, "versions", versions, operator.versions)
     modes = _chosen(operator, "modes", modes, operator.reference.MODES)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit import results
+from labkit.arguments import named
 from labkit.report import keep
 
 
@@ -42,6 +43,9 @@ def traffic(name: str, variants: dict[str, Callable], x: torch.Tensor, title: st
     kernel does when nothing stays in a cache. Kept bytes count each storage once, and leave out parameters.
     Returns the rows: variant, operators forward, operators backward, bytes forward, bytes backward, bytes kept.
     """
+    named("traffic", "variants", variants)
+    if not torch.is_tensor(x):
+        raise TypeError(f"traffic: x is {x!r}; it has to be a tensor")
     rows = []
     for label, function in variants.items():
         leaf = x.detach().clone().requires_grad_()

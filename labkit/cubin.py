@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Sequence
 
 from labkit import build, disassembly, machine
-from labkit.build_folder import locked, place_to_make
-from labkit.operator import kernels, listed_versions, source_path
+from labkit.build_folder import build_root, locked, made_once, whole_or_not_at_all
+from labkit.operator import check_version, kernels, listed_versions, source_path
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '\w+'")
 
@@ -96,15 +96,15 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     """
     if isinstance(flags, str):
         raise TypeError(f"flags is {flags!r}; it has to be a list: {flags.split()}")
-    if not re.fullmatch(r"sm_\d+[a-z]?", arch):
+    if not re.fullmatch(r"sm_\d+[a-z]?", str(arch)):
         raise ValueError(f"arch is {arch!r}; it is a name such as 'sm_90', the compute capability without its dot")
-    folder = build.BUILD_ROOT.resolve() / "cubin"
+    folder = build_root().resolve() / "cubin"
     path = source if isinstance(source, Path) else source_path(name) if source is None else folder / f"{name}.cu"
     path = path.resolve()
     text = source if isinstance(source, str) else path.read_text(encoding="utf-8")
     versions = listed_versions(text)
-    if version is not None and version not in versions:
-        raise ValueError(f"{name}: version is {version!r}; {path.name} lists {', '.join(map(str, versions)) or 'none'}")
+    if version is not None:
+        check_version(name, version, path.name, versions)
     nvcc, nvcc_version = machine.find_nvcc(), machine.nvcc_version()
     if nvcc_version is None:
         raise NoCompiler(f"{nvcc} does not work" if nvcc else "there is no nvcc here (on Linux the set-up installs it)")
@@ -128,15 +128,14 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
 
 
 def _compile(command: list[str], cubin: Path) -> None:
-    part = place_to_make(cubin)
-    done = subprocess.run([*command, "-cubin", "-o", str(part)], capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    if done.returncode:
-        if unsupported := re.search(r"unsupported (GNU|clang) version.*", said):
-            raise NoCompiler(f"nvcc takes no C++ compiler that is here: {unsupported[0]}")
-        raise build.BuildError(build.first_error(said, cubin.with_suffix(".log")))
-    cubin.with_suffix(".log").write_text(said, encoding="utf-8")
-    part.rename(cubin)
+    with whole_or_not_at_all(cubin) as work:
+        done = subprocess.run([*command, "-cubin", "-o", str(work)], capture_output=True, encoding="utf-8", errors="replace")
+        said = done.stdout + done.stderr
+        if done.returncode:
+            if unsupported := re.search(r"unsupported (GNU|clang) version.*", said):
+                raise NoCompiler(f"nvcc takes no C++ compiler that is here: {unsupported[0]}")
+            raise build.BuildError(build.first_error(said, cubin.with_suffix(".log")))
+        cubin.with_suffix(".log").write_text(said, encoding="utf-8")
 
 
 def _kernels(log: str, cubin: bytes) -> list[Kernel]:
@@ -159,15 +158,14 @@ def _disassembled(tool: Path, cubin: Path, folders: tuple[Path, ...]) -> dict[st
     # What is printed is kept too, by the cubin's content: flags that change nothing make the same one.
     content = hashlib.sha256(cubin.read_bytes()).hexdigest()
     printed = cubin.parent / f"{build.digest([], content, str(tool), machine.output(tool, '--version'))}.sass"
-    with locked(printed):
-        if not printed.exists():
-            done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, text=True)
-            if done.returncode:
-                raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
-            part = place_to_make(printed)
-            part.write_text(done.stdout, encoding="utf-8")
-            part.rename(printed)
-    return disassembly.parse(printed.read_text(encoding="utf-8"), folders)
+
+    def disassemble(work: Path) -> None:
+        done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, encoding="utf-8", errors="replace")
+        if done.returncode:
+            raise NoCompiler(f"{tool} does not read what nvcc made: {done.stderr.strip()}")
+        work.write_text(done.stdout, encoding="utf-8")
+
+    return disassembly.parse(made_once(printed, disassemble).read_text(encoding="utf-8"), folders)
 
 
 def _section_sizes(elf: bytes) -> dict[str, int]:

@@ -83,7 +83,7 @@ def _compiles(compiler: Path) -> bool:
     if (compiler,) not in _sound:
         try:
             done = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], capture_output=True, timeout=20,
-                                  text=True, input="#include <bit>\nstatic_assert(std::popcount(7u) == 3);\n")
+                                  input=b"#include <bit>\nstatic_assert(std::popcount(7u) == 3);\n")
         except (OSError, subprocess.SubprocessError):
             return False
         if done.returncode == 0:
@@ -120,8 +120,7 @@ def gpu() -> Finding:
     if seen:
         words = f"{seen['name']}, {machine.arch()}, {seen['memory_gib']:.0f} GiB, driver {driver or 'unknown'}"
         held = machine.torch_archs()
-        rule = runpy.run_path(str(REPOSITORY / "labs" / "wheel" / "gelu_op" / "compatibility.py"))
-        if not held or rule["compatible"](held, seen["capability"]) != rule["NO_IMAGE"]:
+        if _runs_code_for(held, seen["capability"]):
             return Finding("GPU", "ok", words)
         words += f"; this torch has code for {', '.join(held)} alone"
         if _forced_host():
@@ -143,6 +142,15 @@ def gpu() -> Finding:
         return Finding("GPU", "warn", f"{unseen}: CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r}",
                        "unset CUDA_VISIBLE_DEVICES")
     return Finding("GPU", "warn", unseen, "restart the machine, or in a container start it with its GPUs (--gpus all)")
+
+
+def _runs_code_for(held: list[str], capability: str) -> bool:
+    """Whether a GPU runs code for one of these architectures; taken as given where their names say nothing."""
+    rule = runpy.run_path(str(REPOSITORY / "labs" / "wheel" / "gelu_op" / "compatibility.py"))
+    try:
+        return not held or rule["compatible"](held, capability) != rule["NO_IMAGE"]
+    except ValueError:  # a name of a later torch
+        return True
 
 
 def _newer(capability: str, held: list[str]) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from labkit import build, results
+from labkit.arguments import loaded
 from labkit.operator import Operator
 from labkit.report import keep
 
@@ -55,6 +56,7 @@ def anatomy(name: str, operator: Operator) -> list[dict]:
     Raises FileNotFoundError where the build folder has gone, or holds what torch's builder did not make: a single version on
     the CPU.
     """
+    loaded("anatomy", "operator", operator)
     folder = operator.library.parent
     if not (folder / "build.ninja").is_file():
         raise FileNotFoundError(f"{operator.name}: {folder} holds no build.ninja; build it again with "

@@ -8,6 +8,7 @@ from typing import Callable
 import torch
 
 from labkit import machine, results
+from labkit.arguments import named
 from labkit.precision import every_finite, type_name
 from labkit.report import keep
 
@@ -26,8 +27,7 @@ def at_the_edges(name: str, variants: dict[str, Activation], title: str) -> list
     in the negative tail; and the results and gradients at infinities and NaN. A cell is what this machine computed: a
     number, or the words inf, -inf, NaN and none.
     """
-    if not variants:
-        raise ValueError("at_the_edges: variants is empty; it has to name at least one function")
+    named("at_the_edges", "variants", variants)
     cases: list[tuple[str, Callable[[Activation], float | str]]] = []
     for dtype in (torch.float16, torch.bfloat16):
         kind = type_name(dtype)

@@ -23,7 +23,7 @@ def environment(**values: str) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)  # gone already where the block took it away
             else:
                 os.environ[name] = value
 

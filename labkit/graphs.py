@@ -9,6 +9,7 @@ from typing import Callable
 import torch
 
 from labkit import machine, results
+from labkit.arguments import loaded
 from labkit.operator import Operator
 from labkit.report import keep, show_recorded
 
@@ -29,6 +30,7 @@ def captured(name: str, operator: Operator, sizes: tuple[int, ...] = SIZES, laun
     done) with their 10th and 90th percentiles, and the ratio. Before that, a replay on new numbers has to give the very bits of
     the launches one by one; WrongReplay where it does not. Without a GPU the recorded table is shown, and [] returned.
     """
+    loaded("captured", "operator", operator)
     if machine.backend() != "cuda":
         return show_recorded([name], "Launches one by one, and as a CUDA graph")
     rows = [_row(operator, n, launches) for n in sizes]

@@ -6,6 +6,7 @@ import math
 from typing import Callable, Sequence
 
 from labkit import results
+from labkit.arguments import loaded
 from labkit.gpu_counts import Case, count
 from labkit.operator import Operator
 from labkit.profiling import NotCounted
@@ -50,6 +51,7 @@ def counters(name: str, operator: Operator, mode: str, shape: int | Sequence[int
     busy the memory was. Without a GPU, or where Nsight Compute is missing, refused or silent, it says so, shows the
     recorded table and returns []. Raises ValueError for another `about`.
     """
+    loaded("counters", "operator", operator)
     if about not in _ABOUT:
         raise ValueError(f'counters: about is {about!r}; it takes "work" or "levels"')
     metrics, columns = _ABOUT[about]

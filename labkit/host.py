@@ -340,5 +340,5 @@ def is_gcc(compiler: str | Path) -> bool:
 
 @functools.cache
 def _says_gcc(compiler: str) -> bool:
-    shown = subprocess.run([compiler, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True).stdout
-    return "__GNUC__" in shown and "__clang__" not in shown
+    shown = subprocess.run([compiler, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True).stdout
+    return b"__GNUC__" in shown and b"__clang__" not in shown

@@ -16,6 +16,7 @@ from typing import Any, Callable
 import torch
 
 from labkit import build, machine, results
+from labkit.arguments import named
 from labkit.checking import judge
 from labkit.mutants import mutant
 from labkit.operator import Operator
@@ -68,6 +69,7 @@ def kills(name: str, faults: dict[str, Shipped], title: str, times: int | None =
     does not pass every time; ValueError for a `found_by` that there is not; build.BuildError for a fault that does not fit its
     source or does not compile.
     """
+    named("kills", "faults", faults, "Shipped", lambda fault: isinstance(fault, Shipped))
     for what, fault in faults.items():
         if fault.found_by not in CHECKS:
             raise ValueError(f"kills: {what!r} is to be found by {fault.found_by!r}; there are {', '.join(CHECKS)}")

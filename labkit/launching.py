@@ -94,7 +94,8 @@ def prepare(operator: Operator | str, backend: str, version: int | None, mode: s
     if inputs is None:
         shape, dtype = _shape(name, reference, size), reference.DTYPES[0] if dtype is None else dtype
         if dtype not in reference.DTYPES:
-            raise ValueError(f"{name}: dtype is {dtype!r}; it has {', '.join(map(str, reference.DTYPES))}")
+            known = ', '.join(map(str, reference.DTYPES))
+            raise ValueError(f"{name}: dtype is {dtype!r}; it has to be a torch.dtype, one of {known}")
         inputs = draw_inputs(reference, mode, dtype, torch.device("cpu"), {"shape": shape}, seed=0)
     elif size is not None or dtype is not None:
         raise ValueError(f"{name}: give either inputs, or size and dtype")

@@ -6,6 +6,7 @@ import math
 from typing import Callable, Sequence
 
 from labkit import results
+from labkit.arguments import named
 from labkit.environment import one_thread
 from labkit.output_errors import WrongResult
 from labkit.report import here, keep
@@ -33,6 +34,8 @@ def learning(name: str, variants: dict[str, Activation | Compiled], make_step: C
     """
     if steps < LAST:
         raise ValueError(f"learning: steps is {steps}; it takes at least {LAST}")
+    named("learning", "variants", variants, "function or a labkit.Compiled",
+          lambda one: callable(one) or isinstance(one, Compiled))
     losses = {}
     for label, activation in variants.items():
         step = make_step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from labkit.operator import listed_versions, source_path
+from labkit.operator import check_version, listed_versions, source_path
 
 
 def show(name: str, version: int, diff: int | None = None) -> None:
@@ -31,8 +31,7 @@ def source(name: str, version: int) -> str:
     """The text of one version: what stands in `namespace v<version>` of the .cu file, without the namespace."""
     path = source_path(name)
     text = path.read_text(encoding="utf-8")
-    if version not in listed_versions(text):
-        raise ValueError(f"{name}: version is {version}; {path.name} lists {', '.join(map(str, listed_versions(text)))}")
+    check_version(name, version, path.name, listed_versions(text))
     body = re.search(rf"^namespace v{version} {{\n(.*?)^}}  // namespace v{version}$", text, re.MULTILINE | re.DOTALL)
     if body is None:
         raise ValueError(f"{path.name} lists version {version}, but has no `namespace v{version} {{ ... }}  "

@@ -275,7 +275,7 @@ def _home_by_nvcc(nvcc: Path) -> Path | None:
         return _homes[nvcc]
     try:
         said = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=10).stderr
+                              capture_output=True, encoding="utf-8", errors="surrogateescape", timeout=10).stderr
     except (OSError, subprocess.SubprocessError):
         return None
     top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)

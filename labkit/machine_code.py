@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Callable, Iterable, Sequence
 
 from labkit import disassembly, machine, results, sass_figure
+from labkit.arguments import named
 from labkit.cubin import Cubin, Kernel, NoCompiler, compile_cubin
 from labkit.disassembly import Instruction
 from labkit.report import keep, show_recorded
@@ -50,8 +51,10 @@ def sass(name: str, version: int | None, kernel: str, flags: Sequence[str] = (),
     nvdisasm the recorded listing is shown and [] returned. Raises what `compile_cubin` does, and ValueError, with the names
     that there are, where the words fit no kernel or several.
     """
+    if not isinstance(kernel, str):
+        raise TypeError(f"sass: kernel is {kernel!r}; it has to be words of its name, such as 'v4:: Forward< bfloat16'")
     code = Code(name, version, kernel, flags)
-    asked = ["sass", name, *([f"v{version}"] if version else []), kernel, *flags, *([arch] if arch else [])]
+    asked = ["sass", name, *([f"v{version}"] if version else []), kernel, *flags, *([str(arch)] if arch else [])]
     record = re.sub(r"\W+", "_", " ".join(asked)).strip("_").lower()
     try:
         made, chosen, instructions = _compiled(code, arch)
@@ -73,6 +76,7 @@ def sass_counts(name: str, kernels: dict[str, Code], title: str, arch: str | Non
     any of the kernels has: stack (bytes of a thread), shared loads and stores, arithmetic in 64 and in 16 bits, barriers,
     loads and stores of local memory. Without nvcc or nvdisasm the recorded table is shown and [] returned. Raises as `sass`.
     """
+    named("sass_counts", "kernels", kernels, "labkit.Code", lambda code: isinstance(code, Code))
     rows = []
     try:
         for label, code in kernels.items():

@@ -16,6 +16,7 @@ from typing import Callable
 import torch
 
 from labkit import figures, machine, results
+from labkit.arguments import loaded
 from labkit.build import load
 from labkit.environment import in_a_new_process
 from labkit.mutants import mutant
@@ -59,6 +60,7 @@ def timing_mistakes(name: str, gelu: Operator) -> list[dict]:
     over the latter, and what went wrong. Of the last one the timed kernel is faulty, and `bench` refuses it. Without a GPU
     the recorded tables are shown and [] returned. Raises RuntimeError where the CPU is too busy to time anything right.
     """
+    loaded("timing_mistakes", "gelu", gelu)
     title = "Ways to time GPU code that mislead"
     if machine.backend() != "cuda":
         return show_recorded([name, f"{name}_spread"], title)

@@ -6,13 +6,15 @@ import contextlib
 import dataclasses
 import io
 import shutil
+from pathlib import Path
 from typing import Sequence
 
 import torch
 
 from labkit import listing, results
-from labkit.build import BUILD_ROOT, digest, load, sources_under
-from labkit.build_folder import locked, place_to_make
+from labkit.arguments import named
+from labkit.build import digest, load, sources_under
+from labkit.build_folder import build_root, made_once
 from labkit.launching import prepare
 from labkit.operator import Operator, kernels, kernels_of, source_path
 from labkit.ordering import differences
@@ -45,9 +47,9 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
     for `load`; "host" unless given, since a faulty kernel can leave a GPU unusable for the rest of the process. cuda_flags: as
     for `load`. file: where `old` stands if not in the version's own text: a path in kernels/, of the operator or of include/.
     The operator can be given to `check`, `trace` and `schedules`. The kernel itself is left as it is.
-    Raises FileNotFoundError and ValueError as `show` does, and ValueError where `old` does not stand there once, or `new`
-    changes nothing. A kernel that goes far outside of its arrays ends this process when it is called, and one that never ends
-    holds it up for good; `trace`, `schedules` and `kills` survive both.
+    Raises FileNotFoundError and ValueError as `show` does, ValueError where `old` does not stand there once or `new` changes
+    nothing, and TypeError where either is no text. A kernel that goes far outside of its arrays ends this process when it is
+    called, and one that never ends holds it up for good; `check`, `trace`, `schedules` and `kills` survive both.
     """
     source, part = source_path(name), listing.source(name, version)
     path = kernels() / file if file else source
@@ -55,6 +57,8 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
         raise FileNotFoundError(f"mutant: there is no {path}; file is a path in kernels/, such as {name}/op.py")
     whole = path.read_text(encoding="utf-8")
     text, where = (whole, file) if file else (part, f"version {version} of {source.name}")
+    if not isinstance(old, str) or not isinstance(new, str):
+        raise TypeError(f"mutant: old is {old!r} and new is {new!r}; both have to be texts")
     if text.count(old) != 1:
         raise ValueError(f"mutant: {old!r} stands {text.count(old)} times in {where}; it has to be "
                          "once, so that it is clear what is changed. Give more of the text around it")
@@ -62,14 +66,14 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
         raise ValueError(f"mutant: new is old, {old!r}; it has to change something")
     changed = whole.replace(text, text.replace(old, new), 1)
     copied = kernels() / name, kernels() / "include"
-    folder = BUILD_ROOT / "mutants" / digest(sources_under(*copied), str(kernels()), file, changed)
-    with locked(folder):
-        if not folder.exists():  # else it is the same: the name is made of all that is in it
-            work = place_to_make(folder)
-            for place in copied:
-                shutil.copytree(place, work / place.name)
-            (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
-            work.rename(folder)
+
+    def write(work: Path) -> None:
+        for place in copied:
+            shutil.copytree(place, work / place.name)
+        (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
+
+    # A folder that is there is the same: the name is made of all that is in it.
+    folder = made_once(build_root() / "mutants" / digest(sources_under(*copied), str(kernels()), file, changed), write)
     with kernels_of(folder):
         return load(name, version, backend=backend, launch=False, cuda_flags=cuda_flags)
 
@@ -84,8 +88,7 @@ def plant(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     how many of the other orders of threads the result differs ("fails" where a launch does not end well, "not run" where
     the trace had to end it).
     """
-    if not faults:
-        raise ValueError("plant: faults is empty; it has to name at least one Fault")
+    named("plant", "faults", faults, "Fault", lambda fault: isinstance(fault, Fault))
     rows, words = [], []
     for what, fault in faults.items():
         with contextlib.redirect_stdout(io.StringIO()):  # what it builds

@@ -54,7 +54,7 @@ def _measured(source: Path) -> dict[str, float]:
                    "-o", Path(folder) / "timed.o"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         if done.returncode:
-            raise build.BuildError(build.first_error(done.stdout + done.stderr, build.BUILD_ROOT / "stages.log"))
+            raise build.BuildError(build.first_error(done.stdout + done.stderr, build.build_root() / "stages.log"))
         return summed(log.read_text(encoding="utf-8"))
 
 

@@ -107,7 +107,9 @@ def unpickled(name: str, version: int | None, backend: str | None, namespace: st
 
 
 def source_path(name: str) -> Path:
-    """The .cu file of an operator; FileNotFoundError says which operators there are."""
+    """The .cu file of an operator; FileNotFoundError says which operators there are, TypeError that `name` is no text."""
+    if not isinstance(name, str):
+        raise TypeError(f"name is {name!r}; it has to be the name of a folder of kernels/, such as 'gelu'")
     path = kernels() / name / f"{name}.cu"
     if not path.is_file():
         known = sorted(p.parent.name for p in kernels().glob("*/*.cu") if p.stem == p.parent.name)
@@ -120,6 +122,12 @@ def listed_versions(source: str) -> dict[int, str]:
     header = re.match(r"(?://[^\n]*\n)+", source)
     return {int(number): text for number, text in
             re.findall(r"^//\s+v(\d+)\s+(.+)$", header.group(0) if header else "", re.MULTILINE)}
+
+
+def check_version(name: str, version: Any, source: str, versions: dict[int, str]) -> None:
+    """ValueError for a version that a .cu file, `source`, does not list."""
+    if type(version) is not int or version not in versions:
+        raise ValueError(f"{name}: version is {version!r}; {source} lists {', '.join(map(str, versions)) or 'none'}")
 
 
 def python_part(name: str, part: str) -> ModuleType:

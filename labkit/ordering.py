@@ -10,6 +10,7 @@ import torch
 
 from labkit import results
 from labkit.apart import launched_apart
+from labkit.arguments import count
 from labkit.environment import environment
 from labkit.launching import Launch, guarded, prepare
 from labkit.operator import Operator
@@ -51,6 +52,7 @@ def schedules(operator: Operator | str, version: int | None = None, mode: str | 
 
     Returns the differences, one an order and output, in the order tried; [] for none. Prints them.
     """
+    count("schedules", "seeds", seeds)
     launch = prepare(operator, "host", version, mode, size, dtype, inputs)
     found = differences(launch, seeds)
     orders = f"forward, reverse and {seeds} shuffled orders"

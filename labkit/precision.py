@@ -11,6 +11,7 @@ from typing import Callable
 import torch
 
 from labkit import machine, results
+from labkit.arguments import named, several
 from labkit.report import show_table
 
 # dtype: (bits of precision, exponent of the smallest normal number)
@@ -57,6 +58,10 @@ def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: st
     how many outputs are NaN (those are not part of the largest error). The values are exact, so they are shown for the
     backend at hand, whichever it is.
     """
+    named("ulp", "variants", variants)
+    dtypes = several("ulp", "dtypes", dtypes)
+    if drawn is not None and (unknown := [label for label in several("ulp", "drawn", drawn) if label not in variants]):
+        raise ValueError(f"ulp: drawn has {unknown[0]!r}; the variants are {', '.join(variants)}")
     rows = {label: {"variant": label} for label in variants}
     series, edges = {}, torch.linspace(-12, 6, 181, dtype=torch.float64)
     for dtype in dtypes:

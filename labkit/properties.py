@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 from typing import Any, Iterable
 
 import torch
@@ -24,18 +26,28 @@ SLOW = 20_000_000  # clocks for which a stream is kept busy: about ten milliseco
 
 def check_that_it_returns(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype],
                           verdict: Verdict) -> None:
-    """On the CPU, where a kernel that reads far outside of its arrays, or never ends, would take this process with it: one
-    launch of each mode in another process first.
+    """On the CPU, where a kernel that reads far outside of its arrays, or never ends, would take this process with it: each
+    mode and case in another process first, in one type.
     """
     if operator.device.type != "cpu":
         return
+    dtype, cases = _usual_dtype(dtypes), operator.reference.CASES
     for mode in modes:
-        launch = _launch(operator, version, mode, _usual_dtype(dtypes))
+        returned = 0
         try:
-            # In memory with margins: what is stored just outside is for the cases to find.
-            list(launched_apart([lambda: launch(launch.inputs, list(map(guarded, launch.new_outputs()))) or []]))
+            for _ in launched_apart([functools.partial(_tried, operator, version, mode, dtype, case) for case in cases]):
+                returned += 1
         except RuntimeError as error:
-            verdict.fault("launch", f"{operator.name} v{version} {mode}: {error}")
+            verdict.fault("launch", f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, "
+                                    f"{cases[returned]}: {error}")
+
+
+def _tried(operator: Operator, version: int, mode: str, dtype: torch.dtype, case: dict) -> list[torch.Tensor]:
+    with contextlib.suppress(Exception):  # what is raised, the check of the case will see again
+        launch = launch_of(operator, mode, version, draw_inputs(operator.reference, mode, dtype, operator.device, case, seed=0))
+        # In memory with margins: what is stored just outside is for that check to find.
+        launch(launch.inputs, list(map(guarded, launch.new_outputs())))
+    return []
 
 
 def check(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype], seed: int, verdict: Verdict) -> None:

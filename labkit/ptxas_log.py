@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from labkit import machine, results
+from labkit.arguments import count
 from labkit.cubin import Cubin, NoCompiler, compile_cubin
 from labkit.machine_code import ARCH, HOW, Code
 from labkit.report import keep, show_recorded
@@ -34,6 +35,9 @@ def ptxas_words(name: str, code: Code, registers: int, arch: str | None = None) 
     Returns the rows: the words, with … in place of the number; what they mean; the number, and that with few registers; None
     where the words are not said. Without nvcc the recorded table is shown and [] returned. Raises what `compile_cubin` does.
     """
+    if not isinstance(code, Code):
+        raise TypeError(f"ptxas_words: code is {code!r}; it has to be a labkit.Code")
+    count("ptxas_words", "registers", registers, least=1)
     title = f"What ptxas -v says of {code.name} v{code.version}, {code.kernel}"
     try:
         made = [compile_cubin(code.name, code.version, arch or machine.arch() or ARCH, [*code.flags, *more])

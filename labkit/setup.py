@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
@@ -37,9 +38,14 @@ def ensure() -> Path:
     if _up_to_date():
         return _python()
     _check_compiler()
-    with _one_at_a_time():
-        if not _up_to_date():  # another set-up may have done it while this one waited
-            _install()
+    try:
+        with _one_at_a_time():
+            if not _up_to_date():  # another set-up may have done it while this one waited
+                _install()
+    except OSError as error:
+        mend = "free some disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (
+            "copy this repository to a folder that is yours, or use this Python as it is: add --here")
+        raise SetupError(f"{error.strerror}: {error.filename or REPOSITORY}. To mend it: {mend}.") from None
     return _python()
 
 

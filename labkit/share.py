@@ -18,6 +18,7 @@ from typing import Callable, Sequence
 import torch
 
 from labkit import machine, results
+from labkit.arguments import named
 from labkit.gpu_trace import Kernel, attribute, marked, short, traced
 from labkit.output_errors import WrongResult
 from labkit.report import NO_GPU, here, keep, show_recorded, show_table
@@ -58,6 +59,7 @@ def trains_alike(variants: dict[str, Activation], make_step: Callable[[], Step],
     Returns {label: losses}. Raises labkit.output_errors.WrongResult for a loss that is NaN or infinite, that does not fall, or
     that leaves the tolerance.
     """
+    named("trains_alike", "variants", variants)
     losses: dict[str, list[float]] = {}
     for label, activation in variants.items():
         step = make_step()

@@ -8,6 +8,7 @@ import itertools
 import re
 
 from labkit import machine, results
+from labkit.arguments import named
 from labkit.cubin import NoCompiler, compile_cubin
 from labkit.machine_code import ARCH, HOW
 from labkit.mutants import Fault, mutant
@@ -25,6 +26,7 @@ def shared_accesses(name: str, faults: dict[str, Fault], kernel: str, title: str
     that runs in step they happen in this order. Compiled for the GPU here, or for sm_90. Returns the rows. Without nvcc or
     nvdisasm the recorded table is shown, and [] returned.
     """
+    named("shared_accesses", "faults", faults, "Fault", lambda fault: isinstance(fault, Fault))
     try:
         found = {what: _after_the_last_barrier(fault, kernel) for what, fault in faults.items()}
     except NoCompiler as error:

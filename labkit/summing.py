@@ -10,6 +10,7 @@ from typing import Callable, Iterator
 import torch
 
 from labkit import machine, results
+from labkit.arguments import loaded
 from labkit.mutants import mutant
 from labkit.operator import Operator
 from labkit.precision import type_name
@@ -40,6 +41,7 @@ def accumulated(name: str, row_sum: Operator) -> list[dict]:
     everywhere; its chains end at LONGEST_CHAIN, since each addition is a call. Returns the rows of the table, one a length,
     with the errors in per cent.
     """
+    loaded("accumulated", "row_sum", row_sum)
     drawn = _numbers(TRIALS, LONGEST_TREE)
     lengths = [1 << k for k in range(4, LONGEST_TREE.bit_length())]
     series = {}

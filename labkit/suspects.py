@@ -11,6 +11,7 @@ import os
 import torch
 
 from labkit import machine, results, sanitizer
+from labkit.arguments import named
 from labkit.build import load
 from labkit.faulty_launches import HANG, Outcome, Run, launched, wrong_orders
 from labkit.mutants import Fault, mutant
@@ -67,8 +68,7 @@ def investigate(name: str, faults: dict[str, Fault], title: str) -> list[dict]:
     own (see `wrong_results`). Where compute-sanitizer is not installed its columns are empty. Without a GPU the columns of one
     are those that are recorded for a fault of that name. Returns the rows.
     """
-    if not faults:
-        raise ValueError("investigate: faults is empty; it has to name at least one Fault")
+    named("investigate", "faults", faults, "Fault", lambda fault: isinstance(fault, Fault))
     unfit = [what for what, fault in faults.items() if not fault.many]
     if unfit:
         raise ValueError(f"investigate: {unfit[0]!r} has no shape `many`; each fault needs one, which fills a GPU")

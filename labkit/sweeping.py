@@ -119,7 +119,9 @@ def achieved(name: str, operator: Operator, n: int, dtype: str, threads: Sequenc
 
 
 def _versions(operator: Operator, orders: Sequence[str]) -> dict[str, dict[int, int]]:
-    known = operator.reference.VERSIONS
+    known = getattr(getattr(operator, "reference", None), "VERSIONS", None)
+    if known is None:
+        raise TypeError(f"operator is {operator!r}; it has to be labkit.load(\"geometry\"), whose versions are geometries")
     if unknown := [order for order in orders if order not in known]:
         raise ValueError(f"{operator.name}: orders holds {unknown[0]!r}; it has {', '.join(known)}")
     return {order: known[order] for order in orders}

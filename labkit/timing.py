@@ -30,6 +30,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from labkit import machine, poison, results
+from labkit.arguments import count, named
 from labkit.output_errors import max_error
 from labkit.report import NO_GPU, here, note_recorded, say_absent, show_table
 
@@ -107,13 +108,17 @@ def bench(name: str, variants: dict[str, Callable], inputs: Callable[[], Sequenc
     arguments that do not fit together; nothing is then shown or kept. Without a GPU no variant is called, and where
     no part of the rows fits none is timed: the recorded figures are shown, labelled with the GPU that they come from.
     """
+    named("bench", "variants", variants)
+    if not callable(inputs):
+        raise TypeError(f"bench: inputs is a {type(inputs).__name__}; it has to be a function that makes them anew")
     if limit is not None and limit not in variants:
         raise ValueError(f"bench: limit {limit!r} is none of the variants {list(variants)}")
     if (reference is None) != (tolerance is None):
         raise ValueError("bench: reference and tolerance go together; pass both, as in "
                          "reference=f, tolerance=(1e-2, 1e-3), or neither")
-    if bytes is not None and bytes < 1 or rounds < 2:
-        raise ValueError(f"bench: bytes must be at least 1 (or None) and rounds at least 2, not {bytes} and {rounds}")
+    count("bench", "rounds", rounds, least=2)
+    if bytes is not None:
+        count("bench", "bytes", bytes, least=1)
     record, why = None, NO_GPU
     if machine.backend() == "cuda":
         why = "the GPU's free memory does not suffice"

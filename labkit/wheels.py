@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Iterable
 
 from labkit import REPOSITORY, build, results
+from labkit.arguments import several
 from labkit.environment import environment
 from labkit.report import keep
 
@@ -73,10 +74,14 @@ def try_wheels(record_name: str, wheels: Iterable[Path | str] | None = None,
     what ran it; where; the largest error in ULP of bfloat16; seconds of import and first call; and "right", or the error's last
     line. Raises FileNotFoundError where there is no wheel or no such Python, ValueError for a wheel of another recipe.
     """
-    wheels = [Path(path) for path in (sorted(folder().glob(f"{PACKAGE}-*.whl")) if wheels is None else wheels)]
+    kept = sorted(folder().glob(f"{PACKAGE}-*.whl"))
+    wheels = kept if wheels is None else [Path(path) for path in several("try_wheels", "wheels", wheels)]
     if not wheels:
         raise FileNotFoundError(f'try_wheels: no wheel of {PACKAGE} in {folder()}; make one with labkit.wheel("gelu")')
     named = filter(None, os.environ.get("LABKIT_PYTHONS", "").split(os.pathsep))
+    for path in wheels:
+        if not path.is_file():
+            raise FileNotFoundError(f"try_wheels: there is no wheel {path}")
     others = [Path(path).absolute() for path in (*(pythons or []), *named)]
     for path in others:
         if not path.is_file():
@@ -90,7 +95,7 @@ def try_wheels(record_name: str, wheels: Iterable[Path | str] | None = None,
 
 def folder() -> Path:
     """Where wheels are kept."""
-    return build.BUILD_ROOT / "wheels"
+    return build.build_root() / "wheels"
 
 
 def built_with(wheel: Path, package: str = PACKAGE) -> dict:

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from labkit import machine, results
+from labkit import build_folder, machine, results
 
 
 @pytest.fixture
@@ -14,6 +14,45 @@ def session(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_RESULTS", str(tmp_path))
     monkeypatch.setattr(results, "_session", results.Session(lab="11_trace"))
     return results.session
+
+
+@pytest.fixture
+def own_builds(tmp_path, monkeypatch):
+    """A build root without a build, but with the objects that were kept so far, which take longest. Its path falls apart where
+    it is not quoted.
+    """
+    kept, root = build_folder.build_root(), tmp_path / "Kern el ä" / "build"
+    root.mkdir(parents=True)
+    for path in kept.glob("*.o"):
+        shutil.copy(path, root)
+    for path in kept.glob("parsed-*"):
+        if not path.suffix:  # a whole one
+            shutil.copytree(path, root / path.name)
+    monkeypatch.setenv("LABKIT_BUILD", str(root))
+    return root
+
+
+@pytest.fixture
+def one_page(tmp_path):
+    """one_page(text, *settings): the HTML and the warnings of a book of that one page; settings: lines of its conf.py."""
+    from sphinx.testing.util import SphinxTestApp
+
+    source = tmp_path / "page"
+
+    def build(text, *settings):
+        source.mkdir(exist_ok=True)
+        for name, content in {"conf.py": "\n".join(settings), "index.md": f"# Title\n\n{text}\n"}.items():
+            path = source / name
+            if not path.exists() or path.read_text() != content:  # what is written anew is read anew for that alone
+                path.write_text(content)
+        app = SphinxTestApp("html", srcdir=source)
+        try:
+            app.build()
+            return (source / "_build" / "html" / "index.html").read_text(), app.warning.getvalue()
+        finally:
+            app.cleanup()
+
+    return build
 
 
 # The modules whose tests take longest: begun first, so that at the end no worker waits for another that has one left.

@@ -83,12 +83,16 @@ def test_schedules_survives_a_kernel_that_never_ends(session, monkeypatch):
         labkit.schedules(broken, 2, size=(8, 1024))
 
 
-@pytest.mark.parametrize("version, name, old, new, says", [
-    (1, "fold", READ, FAR, "the launch ended its process by SIGSEGV"),
-    (2, "total", TICKET, SPIN, "did not end within 2 seconds")],
-    ids=["reads far outside", "never ends"])
-def test_check_survives_them_too_and_names_what_did_not_return(session, monkeypatch, version, name, old, new, says):
+FAR_FOR_ONE = FAR.replace("(int64_t(1) << 40)", "(cols == 5 ? int64_t(1) << 40 : 0)")
+
+
+@pytest.mark.parametrize("version, name, old, new, case, says", [
+    (1, "fold", READ, FAR, r"\(3, 1\)", "the launch ended its process by SIGSEGV"),
+    (1, "fold", READ, FAR_FOR_ONE, r"\(257, 5\)", "the launch ended its process by SIGSEGV"),
+    (2, "total", TICKET, SPIN, "", "did not end within 2 seconds")],
+    ids=["reads far outside", "reads far outside in one shape", "never ends"])
+def test_check_survives_them_too_and_names_what_did_not_return(session, monkeypatch, version, name, old, new, case, says):
     monkeypatch.setattr(apart, "LIMIT", 2.0)
-    with pytest.raises(CheckFailed, match=f"^{name} v{version} forward: .*{says}") as found:
+    with pytest.raises(CheckFailed, match=f"^{name} v{version} forward, float32, {{'shape': {case}.*{says}") as found:
         labkit.check(mutant(name, version, old, new))
     assert found.value.check == "launch" and not session().notes

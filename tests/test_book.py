@@ -70,26 +70,10 @@ def recorded(tmp_path, monkeypatch):
 # -- substitutions and directives, on a book of one page ----------------------------------------------------
 
 @pytest.fixture
-def page(tmp_path, recorded):
+def page(one_page, recorded):
     """page(text) builds a book of that one page and returns its HTML and the warnings."""
-    from sphinx.testing.util import SphinxTestApp
-
-    source = tmp_path / "page"
-    source.mkdir()
-    (source / "conf.py").write_text(
-        "extensions = ['myst_parser', 'labkit.book']\nmyst_enable_extensions = ['substitution']\n"
-        "numfig = True\nhtml_theme = 'basic'\n")
-
-    def build(text):
-        (source / "index.md").write_text("# Title\n\n" + text)
-        app = SphinxTestApp("html", srcdir=source)
-        try:
-            app.build()
-            return (Path(app.outdir) / "index.html").read_text(), app.warning.getvalue()
-        finally:
-            app.cleanup()
-
-    return build
+    return lambda text: one_page(text, "extensions = ['myst_parser', 'labkit.book']",
+                                 "myst_enable_extensions = ['substitution']", "numfig = True", "html_theme = 'basic'")
 
 
 SHOWN = {

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit import REPOSITORY, build_errors, build_folder, diagnosis, machine
+import labkit
+from labkit import REPOSITORY, build, build_errors, build_folder, diagnosis, machine
 
 TOO_NEW = ("/crt/host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions later than 15 are not supported! "
            "The nvcc flag '-allow-unsupported-compiler' can be used")
@@ -239,6 +240,26 @@ def test_the_cause_is_told_in_a_line_and_its_remedy_makes_the_check_green(here, 
     assert "\n" not in finding.seen + finding.advice
     assert next(story, None) is None  # the remedy
     assert check().state == "ok" and check().advice == "", check()
+
+
+@pytest.mark.parametrize("capability, archs, refused", [
+    ("12.0", ["sm_80", "sm_90"], True), ("12.0", ["sm_80", "compute_90"], False), ("12.0", ["sm_90", "compute_90a"], True),
+    ("8.6", ["sm_80"], False), ("12.0", ["sm_80", "later_120"], False), ("8.0", ["sm_86", "compute_86"], True),
+    ("7.0", ["sm_75", "sm_80", "compute_80"], True)])
+def test_load_refuses_a_gpu_that_torch_has_no_code_for_before_it_compiles(here, capability, archs, refused):
+    def compiler(*given):
+        raise RuntimeError("fatal: the compiler was called")
+
+    here.capability, here.archs = capability, archs
+    here.env("CUDA_HOME", str(toolkit(here.folder / "cuda")))
+    here.env("LABKIT_BUILD", str(here.folder))
+    program(here.python.parent / "ninja", "echo 1.13")
+    here.patch(machine, "backend", lambda: "cuda")
+    here.patch(build, "_compile", compiler)
+    says = (f"copy: GPU: NVIDIA Test, .*; this torch has code for {', '.join(archs)} alone. To mend it: install a torch with "
+            f"code for sm_{capability.replace('.', '')}: ") if refused else "fatal: the compiler was called"
+    with pytest.raises(build.BuildError, match=says):
+        labkit.load("copy", backend="cuda")
 
 
 def test_a_folder_with_other_letters_needs_a_python_that_can_name_it(tmp_path):

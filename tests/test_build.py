@@ -13,8 +13,8 @@ from labkit import build, host, operator
 
 
 @pytest.fixture
-def kernels(tmp_path, monkeypatch):
-    """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own, with the objects kept so far."""
+def kernels(tmp_path, monkeypatch, own_builds):
+    """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own."""
     tmp_path = tmp_path / "Kern el ä"  # a path that falls apart where it is not quoted
     copy = tmp_path / "kernels"
     shutil.copytree(operator.kernels(), copy)
@@ -22,12 +22,6 @@ def kernels(tmp_path, monkeypatch):
         source.write(f"// {tmp_path}\n")  # no other test has loaded this one
     monkeypatch.setenv("LABKIT_KERNELS", str(copy))
     monkeypatch.setenv("LABKIT_BACKEND", "host")
-    (tmp_path / "build").mkdir()
-    for kept in build.BUILD_ROOT.glob("*.o"):
-        shutil.copy(kept, tmp_path / "build")
-    for parsed in build.BUILD_ROOT.glob("parsed-*/"):
-        shutil.copytree(parsed, tmp_path / "build" / parsed.name)
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "build")
     return copy
 
 
@@ -54,12 +48,12 @@ def test_an_edit_of_source_or_header_is_a_new_build_beside_the_old(kernels):
 
 
 def test_builds_that_differ_in_the_kernel_share_a_binding_and_not_a_namespace(kernels):
-    for kept in build.BUILD_ROOT.glob("binding-gelu-*.o"):
+    for kept in build.build_root().glob("binding-gelu-*.o"):
         kept.unlink()
     first = labkit.load("gelu", version=1)
     edit(kernels / "gelu" / "gelu.cu", "y = F(0.5) * x * (1 + t);", "y = F(0.5) * x * (1 + t) + 1;")
     second, traced = labkit.load("gelu", version=1), labkit.load("gelu", version=1, backend="trace")
-    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 1
+    assert len(list(build.build_root().glob("binding-gelu-*.o"))) == 1
     for operator_ in (first, second, traced):
         text = operator_.library.read_bytes()
         assert operator_.namespace.encode() in text and b"gelu_xxxxxxxxxxxx" not in text
@@ -67,10 +61,10 @@ def test_builds_that_differ_in_the_kernel_share_a_binding_and_not_a_namespace(ke
     edit(kernels / "include" / "torch_op.h", "is not strided", "has no strides")
     with pytest.raises(RuntimeError, match="`x` has no strides"):
         labkit.load("gelu", version=1).ops.forward(torch.ones(3).to_sparse(), 1)
-    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 2
+    assert len(list(build.build_root().glob("binding-gelu-*.o"))) == 2
     edit(kernels / "include" / "vec.cuh", "#pragma once", "#pragma once\n// no header of the binding")
     labkit.load("gelu", version=1)
-    assert len(list(build.BUILD_ROOT.glob("binding-gelu-*.o"))) == 2
+    assert len(list(build.build_root().glob("binding-gelu-*.o"))) == 2
 
     edit(kernels / "gelu" / "binding.cpp", "using torch::stable::Tensor;", "using torch::stable::Tensors;")
     with pytest.raises(build.BuildError, match=r"\A.*gelu/binding.cpp:7:.*Tensors"):
@@ -79,10 +73,10 @@ def test_builds_that_differ_in_the_kernel_share_a_binding_and_not_a_namespace(ke
 
 @pytest.mark.skipif(not host.is_gcc("c++"), reason="c++ is not g++")
 def test_a_header_that_is_parsed_once_serves_all_versions_and_leaves_their_code_as_it_is(kernels, monkeypatch):
-    for parsed in build.BUILD_ROOT.glob("parsed-*/"):
+    for parsed in build.build_root().glob("parsed-*/"):
         shutil.rmtree(parsed)
     first, second = (labkit.load("copy", version, rebuild=True) for version in (1, 2))
-    (made,) = build.BUILD_ROOT.glob("parsed-*/cuda_host.h.gch")
+    (made,) = build.build_root().glob("parsed-*/cuda_host.h.gch")
     monkeypatch.setattr(host, "parse_header", lambda *given: pytest.fail("parsed again"))
     labkit.load("copy", version=1, rebuild=True)
     made.unlink()
@@ -125,17 +119,16 @@ def test_a_kept_build_is_loaded_without_a_compiler(kernels, monkeypatch, capsys)
     # another process, since a library registers its operators once
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        said, seconds = pool.apply(_load_without_compiler, (str(build.BUILD_ROOT),))
+        said, seconds = pool.apply(_load_without_compiler, (str(build.build_root()),))
     assert "reused, built" in said and seconds < 5
 
 
 def _load_without_compiler(root):
     import contextlib
     import io
-    from pathlib import Path
 
     os.environ["MAX_JOBS"] = "0"  # ninja would refuse
-    build.BUILD_ROOT = Path(root)
+    os.environ["LABKIT_BUILD"] = root
     said, start = io.StringIO(), time.perf_counter()
     with contextlib.redirect_stdout(said):
         operator = labkit.load("gelu", version=1)
@@ -145,7 +138,7 @@ def _load_without_compiler(root):
 
 def test_what_a_killed_build_left_does_not_stop_the_next(kernels):
     key = build.fingerprint("gelu", "host", sum(build.flags("host", 1), []), 0)
-    left = build.BUILD_ROOT / "gelu" / f"host-{key}.1.work"
+    left = build.build_root() / "gelu" / f"host-{key}.1.work"
     left.mkdir(parents=True)
     (left / "lock").touch()  # torch's own lock file, which it would wait for
     (left / f"gelu_{key}.so").write_bytes(b"half a library")
@@ -250,13 +243,13 @@ def test_as_many_compilers_run_as_memory_and_cores_allow_or_as_asked(monkeypatch
 
 
 def test_what_the_system_refuses_is_told_with_a_remedy_and_can_be_mended(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     with monkeypatch.context() as full:
-        full.setattr(build, "place_to_make", lambda made: (_ for _ in ()).throw(OSError(28, os.strerror(28), str(made))))
+        full.setattr(build, "whole_or_not_at_all", lambda made: (_ for _ in ()).throw(OSError(28, os.strerror(28), str(made))))
         with pytest.raises(build.BuildError, match=r"copy: \[Errno 28\] No space left .*\nTo mend it: free some disk"):
             labkit.load("copy", version=5, backend="host")
     (tmp_path / "file").touch()
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "file" / "root")
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path / "file" / "root"))
     with pytest.raises(build.BuildError, match="Not a directory"):
         labkit.load("copy", version=5, backend="host")
 

@@ -257,7 +257,7 @@ def test_a_compiler_too_new_for_nvcc_is_told_with_what_to_do(tmp_path):
 @pytest.mark.parametrize("version", [None, 1])
 def test_a_failed_build_is_tried_again_in_the_same_process(tmp_path, monkeypatch, version):
     """torch's builder, which builds all versions, would not: it has seen these sources."""
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "Kern el ä")
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path / "Kern el ä"))
     _compiler(tmp_path / "c++", "*binding.cpp*", "error: out of luck")
     with monkeypatch.context() as broken:
         broken.setattr(build, "_cxx_version", lambda: "the same")
@@ -305,4 +305,5 @@ def test_without_a_gpu_the_graphs_are_the_recorded_ones(monkeypatch):
     monkeypatch.setattr(machine, "backend", lambda: "host")
     asked = []
     monkeypatch.setattr(graphs, "show_recorded", lambda names, title: asked.append((names, title)) or [])
-    assert graphs.captured("graphs", None) == [] and asked == [(["graphs"], "Launches one by one, and as a CUDA graph")]
+    assert graphs.captured("graphs", labkit.load("copy")) == []
+    assert asked == [(["graphs"], "Launches one by one, and as a CUDA graph")]

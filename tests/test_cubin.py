@@ -29,7 +29,7 @@ __global__ void crowded(const float* x, float* y, int turns) {
 @pytest.fixture
 def own_folder(tmp_path, monkeypatch):
     """Nothing is kept yet."""
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path / "build")
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path / "build"))
     return tmp_path / "build"
 
 
@@ -65,7 +65,7 @@ def test_what_was_made_is_kept_until_an_edit_or_another_flag(own_folder, tmp_pat
     monkeypatch.setattr("labkit.cubin._compile", lambda command, cubin: pytest.fail("compiled again"))
     assert compile_cubin("one", source=source) == first
     monkeypatch.undo()
-    monkeypatch.setattr(build, "BUILD_ROOT", own_folder)
+    monkeypatch.setenv("LABKIT_BUILD", str(own_folder))
     source.write_text("__global__ void one(float* y) { y[0] = 2; }")
     assert compile_cubin("one", source=source).path != first.path
 

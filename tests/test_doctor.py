@@ -70,7 +70,7 @@ def test_a_machine_without_a_gpu_has_nothing_wrong_with_it(pretend, monkeypatch,
 @pytest.mark.parametrize("script, state, seen", [
     ("echo 'c++ 99'", "ok", "c++ 99"),
     ("case $1 in --version) echo 'c++ 4.8';; *) exit 1;; esac", "fail", "does not compile C++20"),
-    ("exit 1", "fail", "does not compile C++20")])
+    ("exit 1", "fail", "does not compile C++20"), (r"printf 'erreur: \351\n' >&2; exit 1", "fail", "does not compile C++20")])
 def test_the_compiler_is_tried(monkeypatch, tmp_path, script, state, seen):
     monkeypatch.setenv("CXX", stub(tmp_path, "cxx", script))
     finding = doctor.compiler()

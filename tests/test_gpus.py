@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 from doctored_results import another_gpu, document, row, table, write
@@ -179,27 +178,16 @@ def test_it_takes_the_pages_colours_and_fits_a_phone(opened, theme, ink):
 # -- on a page ----------------------------------------------------------------------------------------------
 
 @pytest.fixture
-def built(tmp_path, monkeypatch):
+def built(one_page, tmp_path, monkeypatch):
     """built(text, *documents): the HTML and the warnings of a book of that one page, with these results files."""
-    from sphinx.testing.util import SphinxTestApp
-
-    source, folder = tmp_path / "page", tmp_path / "results"
-    source.mkdir()
+    folder = tmp_path / "results"
     folder.mkdir()
     monkeypatch.setenv("LABKIT_RESULTS", str(folder))
-    (source / "conf.py").write_text("extensions = ['myst_parser', 'labkit.book', 'labkit.appendices']\n"
-                                    "myst_heading_anchors = 3\nhtml_theme = 'basic'\n")
 
     def build(text, *documents):
         write(folder, *documents)
-        if not (source / "index.md").exists():  # one that is written anew would be read anew for that alone
-            (source / "index.md").write_text(f"# Title\n\n{text}\n")
-        app = SphinxTestApp("html", srcdir=source)
-        try:
-            app.build()
-            return (Path(app.outdir) / "index.html").read_text(), app.warning.getvalue()
-        finally:
-            app.cleanup()
+        return one_page(text, "extensions = ['myst_parser', 'labkit.book', 'labkit.appendices']", "myst_heading_anchors = 3",
+                        "html_theme = 'basic'")
 
     return build
 

@@ -1,24 +1,33 @@
-"""Ctrl-C in the middle of a build: it ends at once, nothing half made is left in use, and the same call then succeeds."""
+"""Ctrl-C in the middle of a build: it ends at once, nothing half made is left, and the same call then succeeds."""
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
-from labkit import REPOSITORY, build, operator
+from labkit import REPOSITORY, machine
 
 PROGRAM = """\
-import os, signal, sys, threading, time
+import os, signal, sys, tempfile, threading, time
 import psutil, torch, labkit
-from labkit import build
+from labkit.build_folder import build_root, holders
 
-version = int(sys.argv[1]) or None
+make, folder, *compiler = sys.argv[1:]
+folder, compiler = build_root() / folder, tuple(compiler)
+
+
+def compiles():
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.name().startswith(compiler) and "-fsyntax-only" not in child.cmdline():  # which is the doctor's
+                return True
+        except psutil.NoSuchProcess:
+            pass
 
 
 def interrupt():
-    while not (list((build.BUILD_ROOT / "copy").glob("*.work")) and psutil.Process().children()):
+    while not compiles() or not list(folder.glob("*.lock")):
         time.sleep(0.01)
     time.sleep(0.2)
     os.killpg(0, signal.SIGINT)  # as a terminal and Jupyter do: to the compiler too
@@ -26,28 +35,32 @@ def interrupt():
 
 threading.Thread(target=interrupt, daemon=True).start()
 try:
-    labkit.load("copy", version=version)
+    eval(make)
     sys.exit("it was not interrupted")
 except KeyboardInterrupt:
     pass
-left = [path.name for path in (build.BUILD_ROOT / "copy").glob("*/*.so") if path.parent.suffix != ".work"]
-assert not left, left
-x = torch.arange(5.0)
-assert torch.equal(labkit.load("copy", version=version)(x), x)
-assert not list((build.BUILD_ROOT / "copy").glob("*.work"))
+left = [path for path in (*folder.iterdir(), *os.scandir(tempfile.gettempdir())) if not path.name.endswith(".lock")]
+assert not left and not holders() and not compiles(), left
+made = eval(make)
+if folder.name == "cubin":
+    assert made.kernels
+else:
+    x = torch.arange(5.0, device=made.device)
+    assert torch.equal(made(x), x)
 """
+needs_nvcc = pytest.mark.skipif(machine.find_nvcc() is None, reason="needs nvcc")
+CXX = ["cc1plus", "clang"]  # the programs that compile
 
 
-@pytest.mark.parametrize("version", [1, 0], ids=["one version, by the C++ compiler", "all, by torch's builder"])
-def test_a_build_that_is_interrupted_is_begun_afresh_by_the_next_load(tmp_path, version):
-    shutil.copytree(operator.kernels(), tmp_path / "kernels")
-    (tmp_path / "build").mkdir()
-    for kept in build.BUILD_ROOT.glob("*.o"):
-        shutil.copy(kept, tmp_path / "build")
-    for parsed in build.BUILD_ROOT.glob("parsed-*/"):
-        shutil.copytree(parsed, tmp_path / "build" / parsed.name)
-    variables = {**os.environ, "LABKIT_BUILD": str(tmp_path / "build"), "LABKIT_KERNELS": str(tmp_path / "kernels"),
-                 "LABKIT_BACKEND": "host", "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(version)], capture_output=True, text=True, timeout=300,
+@pytest.mark.parametrize("make, folder, compiler", [
+    pytest.param("labkit.load('copy', 1, backend='host')", "copy", CXX, id="one version, by the C++ compiler"),
+    pytest.param("labkit.load('copy', backend='host')", "copy", CXX, id="all, by torch's builder"),
+    pytest.param("labkit.compile_cubin('gelu')", "cubin", ["cicc"], id="machine code, by nvcc", marks=needs_nvcc),
+    pytest.param("labkit.load('gelu')", "gelu", ["cicc"], id="for a GPU, by torch's builder and nvcc", marks=pytest.mark.gpu)])
+def test_a_build_that_is_interrupted_leaves_nothing_and_is_begun_afresh_by_the_next_call(own_builds, tmp_path, make, folder,
+                                                                                         compiler):
+    (tmp_path / "temporary").mkdir()
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, make, folder, *compiler], capture_output=True, text=True, timeout=300,
                           start_new_session=True, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr

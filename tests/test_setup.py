@@ -1,5 +1,6 @@
 """The set-up and the command line, with pip and the making of environments replaced by stand-ins."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -147,6 +148,18 @@ def test_without_a_compiler_nothing_is_made(stage, monkeypatch, tmp_path, named,
     with pytest.raises(pip.SetupError, match=f"C\\+\\+ compiler is needed, and {said}.*apt install g\\+\\+"):
         setup.ensure()
     assert not stage.venv.exists() and not stage.steps
+
+
+@pytest.mark.parametrize("number, mend", [
+    (errno.EROFS, "copy this repository to a folder that is yours, or use this Python as"), (errno.ENOSPC, "free some disk")])
+def test_what_the_system_refuses_is_one_line_that_says_what_to_do(stage, monkeypatch, number, mend):
+    def refuse(path, *mode, **options):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(pip.SetupError, match=f"^{os.strerror(number)}: .*build. To mend it: {mend}"):
+        setup.ensure()
+    assert stage.steps == []
 
 
 def test_without_ensurepip_the_package_to_install_is_named(monkeypatch):

@@ -20,23 +20,11 @@ TESTS = Path(__file__).parent
 PROCESSES, ROUNDS = 8, int(os.environ.get("LABKIT_TEST_ROUNDS", 2))  # 20 rounds are the whole test: a minute or two
 
 
-@pytest.fixture
-def root(tmp_path, monkeypatch):
-    """A build root of its own, without a build, but with the objects that were kept so far: these take longest."""
-    kept = tmp_path / "root"
-    shutil.copytree(build.BUILD_ROOT, kept, ignore=lambda folder, names: [
-        name for name in names if folder == str(build.BUILD_ROOT) and not name.startswith(("binding-copy-", "parsed-"))])
-    monkeypatch.setattr(build, "BUILD_ROOT", kept)
-    return kept
-
-
-def loaded_anew(root, version):
-    """What a process of its own prints that loads this version of copy there and runs it: this one may have it already."""
-    program = ("import sys, torch; from pathlib import Path; from labkit import build; build.BUILD_ROOT = Path(sys.argv[1]); "
-               "copy = build.load('copy', int(sys.argv[2]), backend='host'); "
+def loaded_anew(version):
+    """What a process of its own prints that loads this version of copy and runs it: this one may have it already."""
+    program = ("import sys, torch, labkit; copy = labkit.load('copy', int(sys.argv[1]), backend='host'); "
                "assert torch.equal(copy(torch.ones(3)), torch.ones(3))")
-    return subprocess.run([sys.executable, "-c", program, root, str(version)], capture_output=True, text=True,
-                          check=True).stdout
+    return subprocess.run([sys.executable, "-c", program, str(version)], capture_output=True, text=True, check=True).stdout
 
 
 def test_of_processes_that_load_one_operator_at_once_one_builds_and_the_rest_wait(tmp_path):
@@ -58,8 +46,8 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def holder(made):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, made], stdout=subprocess.PIPE, text=True)
+def holder(made, *prefix):
+    process = subprocess.Popen([*prefix, sys.executable, "-c", HOLD, made], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -103,7 +91,7 @@ def test_a_process_that_was_forked_while_another_built_keeps_no_lock(tmp_path):
         os.waitpid(child, 0)
 
 
-def test_a_builder_that_is_killed_leaves_a_compiler_that_does_not_write_into_the_next_build(root, tmp_path, monkeypatch):
+def test_a_builder_that_is_killed_leaves_a_compiler_that_does_not_write_into_the_next_build(own_builds, tmp_path, monkeypatch):
     """The compiler of a process that was killed runs on. It writes nonsense here, and only once the next build has begun."""
     real, going, gone = machine.find_cxx(), tmp_path / "going", tmp_path / "gone"
     stub = tmp_path / "c++"
@@ -117,9 +105,8 @@ exec {real} "$@"
 """)
     stub.chmod(0o755)
     monkeypatch.setenv("CXX", str(stub))
-    program = ("import sys; from pathlib import Path; from labkit import build; build.BUILD_ROOT = Path(sys.argv[1]); "
-               "build.load('copy', 3, backend='host')")
-    builder = subprocess.Popen([sys.executable, "-c", program, root], start_new_session=True)
+    builder = subprocess.Popen([sys.executable, "-c", "import labkit; labkit.load('copy', 3, backend='host')"],
+                               start_new_session=True)
     try:
         while not going.exists() and builder.poll() is None:
             time.sleep(0.1)
@@ -136,17 +123,78 @@ exec {real} "$@"
         assert torch.equal(labkit.load("copy", 3, backend="host")(torch.ones(3)), torch.ones(3))
     finally:
         gone.touch()
-    assert not list(root.glob("copy/*.work"))
+    assert not list(own_builds.glob("copy/*.work"))
+
+
+# -- what nobody uses any more ------------------------------------------------------------------------------
+
+def date(kept, days_ago):
+    for path in (*kept.rglob("*"), kept):
+        os.utime(path, (time.time() - days_ago * 86400,) * 2)
+
+
+def made(path, days_ago):
+    (path / "library.so" if not path.suffix else path).parent.mkdir(parents=True, exist_ok=True)
+    (path / "library.so" if not path.suffix else path).touch()
+    date(path, days_ago)
+    return path
+
+
+def test_what_was_not_used_for_a_month_goes_and_nothing_else(tmp_path, monkeypatch):
+    one, two, three = "0123456789ab", "123456789abc", "23456789abcd"
+    old = [made(tmp_path / name, 31) for name in (f"copy/host-{one}", f"copy/cuda-{one}", f"gelu/trace-{one}", f"parsed-{one}",
+                                                  f"binding-row_sum-{one}.o", f"tracer-{one}.o")]
+    kept = [made(tmp_path / name, 29) for name in (f"copy/host-{two}", f"parsed-{two}", f"binding-copy-{two}.o")]
+    kept += [made(tmp_path / name, 400) for name in ("wheels", "copy/mine", f"copy/mine-{one}", f"labs/notes-{one}.o",
+                                                     f"copy/host-{one}-of-mine", f"copy/deeper/host-{one}")]
+    busy = made(tmp_path / f"copy/host-{three}", 31)
+    read = made(tmp_path / f"gelu/host-{three}", 31)  # by one who may not date it
+    os.utime(read / "library.so", (time.time(), 0))
+    builder = holder(busy)
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        build_folder.remove_unused(tmp_path)
+    assert all(path.exists() for path in (*old, *kept, busy, read))  # another user's
+    try:
+        build_folder.remove_unused(tmp_path)
+    finally:
+        builder.kill()
+        builder.wait()
+    assert [path for path in old if path.exists()] == [] and all(path.exists() for path in (*kept, busy, read))
+    assert not list(tmp_path.glob("**/*.work"))
+    build_folder.remove_unused(tmp_path)  # whose builder was killed
+    assert not busy.exists()
+    build_folder.remove_unused(tmp_path / "nowhere")
+
+
+def test_a_load_dates_its_build_and_a_later_build_removes_what_none_has_loaded(own_builds):
+    loaded_anew(1)
+    loaded_anew(2)
+    first, second = (path.parent for version in (1, 2) for path in own_builds.glob(
+        f"copy/*/copy_{build.fingerprint('copy', 'host', sum(build.flags('host', version), []))}.so"))
+    date(first, 31)
+    date(second, 31)
+    assert "version 1 reused" in loaded_anew(1) and "version 3 built" in loaded_anew(3)
+    library, = first.glob("*.so")
+    assert library.stat().st_mtime > time.time() - 3600  # a file system may keep no date of reading
+    assert first.exists() and not second.exists()
+    assert "version 2 built" in loaded_anew(2)
+
+
+def test_builds_may_go_while_others_load_them(tmp_path):
+    done = subprocess.run([sys.executable, TESTS / "concurrent_loads.py", tmp_path, "2", "4", "removed"], text=True,
+                          capture_output=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    said = [set(json.loads(line)[0]) for line in done.stdout.splitlines()]
+    assert len(said) == 2 and all("built" in round and round <= {"built", "reused"} for round in said), done.stderr
 
 
 # -- users, torches, GPUs -----------------------------------------------------------------------------------
 
 LOAD = """\
-import sys
-from pathlib import Path
+import os, sys
 from labkit import build
 for root, version in ((sys.argv[1], 1), (sys.argv[1], 2), (sys.argv[2], 2)):
-    build.BUILD_ROOT = Path(root)
+    os.environ["LABKIT_BUILD"] = root  # in one process, as in a notebook
     try:
         build.load("copy", version, backend="host")
     except build.BuildError as error:
@@ -157,16 +205,17 @@ AS_A_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overrid
 
 
 @pytest.mark.skipif(bool(AS_A_USER) and not shutil.which("setpriv"), reason="root, and no setpriv to be less")
-def test_builds_that_may_only_be_read_are_used_and_for_others_the_remedy_is_told_and_works(root, tmp_path):
-    loaded_anew(root, 1)
-    for lock in root.glob("**/*.lock"):  # as in a copy, which nobody needs a lock for
+def test_builds_that_may_only_be_read_are_used_and_for_others_the_remedy_is_told_and_works(own_builds, tmp_path):
+    loaded_anew(1)
+    for lock in own_builds.glob("**/*.lock"):  # as in a copy, which nobody needs a lock for
         lock.unlink()
-    for folder, _, _ in os.walk(root):
+    for folder, _, _ in os.walk(own_builds):
         os.chmod(folder, 0o555)
     try:
-        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, root, tmp_path / "own"], capture_output=True, text=True)
+        done = subprocess.run([*AS_A_USER, sys.executable, "-c", LOAD, own_builds, tmp_path / "own"], capture_output=True,
+                              text=True)
     finally:
-        for folder, _, _ in os.walk(root):
+        for folder, _, _ in os.walk(own_builds):
             os.chmod(folder, 0o755)
     assert done.stdout.count("\n") == 4, done.stdout + done.stderr
     reused, refused, remedy, built = done.stdout.splitlines()
@@ -181,7 +230,15 @@ def test_a_lock_file_of_another_user_locks_as_well(tmp_path):
     lock = tmp_path / "made.lock"
     lock.touch(0o444)
     lock.chmod(0o444)
-    assert subprocess.run([*AS_A_USER, sys.executable, "-c", HOLD.replace("60", "0"), tmp_path / "made"]).returncode == 0
+    other = holder(tmp_path / "made", *AS_A_USER)
+    try:
+        with pytest.raises(BlockingIOError), build_folder.locked(tmp_path / "made", wait=False):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    with build_folder.locked(tmp_path / "made", wait=False):
+        pass
 
 
 def _key(backend="host"):
@@ -208,10 +265,10 @@ def test_gpus_of_two_architectures_have_builds_of_their_own(monkeypatch):
     assert len(keys) == 2
 
 
-def test_a_build_that_is_broken_is_made_again(root):
+def test_a_build_that_is_broken_is_made_again(own_builds):
     """As after a crash of the machine, or where a cache was copied from one of another kind."""
     key = build.fingerprint("copy", "host", sum(build.flags("host", 4), []))
-    broken = root / "copy" / f"host-{key}" / f"copy_{key}.so"
+    broken = own_builds / "copy" / f"host-{key}" / f"copy_{key}.so"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a library")
-    assert "copy: version 4 built for the CPU" in loaded_anew(root, 4)
+    assert "copy: version 4 built for the CPU" in loaded_anew(4)

@@ -272,7 +272,7 @@ def test_the_picture_shows_lanes_and_sectors(session, capsys):
     ("copy", {"size": 1e6}, ValueError, r"size is 1000000.0; it has to be a number of elements, or a shape"),
     ("copy", {"size": (4, -1)}, ValueError, r"size is \(4, -1\)"),
     ("copy", {"size": 1 << 40}, ValueError, "at most 268,435,456 are drawn"),
-    ("copy", {"dtype": "float32"}, ValueError, "dtype is 'float32'; it has torch.float16"),
+    ("copy", {"dtype": "float32"}, ValueError, "dtype is 'float32'; it has to be a torch.dtype, one of torch.float16"),
     ("row_sum", {"size": 100}, ValueError, r"forward does not take inputs of the shapes \(100,\)"),
     (None, {}, TypeError, "operator is None; it has to be what labkit.load returns, or the name"),
 ])
@@ -294,7 +294,7 @@ def test_a_million_threads_are_traced_in_ten_seconds(session, name, version, siz
 
 def test_without_gcc_it_says_what_to_install(session, monkeypatch, tmp_path):
     monkeypatch.setattr("labkit.host.is_gcc", lambda compiler: False)
-    monkeypatch.setattr("labkit.build.BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     monkeypatch.setattr("labkit.build._loaded", {})
     with pytest.raises(labkit.build.BuildError, match="tracing needs g\\+\\+"):
         labkit.trace("gelu")

@@ -31,7 +31,7 @@ def built(tmp_path_factory):
     place = (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "built"
     place.mkdir(exist_ok=True)
     with FileLock(place / "lock"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "BUILD_ROOT", place)
+        patch.setenv("LABKIT_BUILD", str(place))
         made = list(wheels.folder().glob("*.whl"))
         return made[0] if made else wheels.wheel("gelu", arch=f"{target()}+PTX")
 
@@ -184,7 +184,7 @@ def test_a_python_that_does_not_take_the_wheel_is_told_by_pip(built, session, tm
 
 
 def test_what_cannot_be_tried_is_named(built, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r'no wheel of gelu_op in .*; make one with labkit.wheel\("gelu"\)'):
         labkit.try_wheels("tried")
     with pytest.raises(FileNotFoundError, match="no Python at .*nowhere"):
@@ -197,7 +197,7 @@ def test_what_cannot_be_tried_is_named(built, tmp_path, monkeypatch):
 
 
 def test_without_nvcc_the_package_holds_the_cpus_library_alone(session, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     # find_nvcc also looks at a fixed place, so in the build it is told that there is none.
@@ -218,7 +218,7 @@ def test_without_nvcc_the_package_holds_the_cpus_library_alone(session, tmp_path
 
 
 def test_what_cannot_be_built_is_said_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no recipe for 'relu' .there is one for: gelu."):
         labkit.wheel("relu")
     kernels = tmp_path / "kernels"
@@ -230,7 +230,7 @@ def test_what_cannot_be_built_is_said_in_one_line(tmp_path, monkeypatch):
 
 
 def test_a_setuptools_that_is_too_old_is_named_with_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     told = tmp_path / "setuptools-65.5.0.dist-info" / "METADATA"
     told.parent.mkdir()
     told.write_text("Metadata-Version: 2.1\nName: setuptools\nVersion: 65.5.0\n")
@@ -242,7 +242,7 @@ def test_a_setuptools_that_is_too_old_is_named_with_what_to_do(tmp_path, monkeyp
 
 @needs_nvcc
 def test_an_architecture_that_does_not_exist_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     with pytest.raises(build.BuildError, match=r"Unknown CUDA arch \(4.2\)"):  # torch knows none
         labkit.wheel("gelu", arch="4.2")
     with pytest.raises(build.BuildError, match="Unsupported gpu architecture 'compute_35'"):  # nvcc no longer does
@@ -288,7 +288,7 @@ def test_on_a_gpu_the_package_computes_there(package):
 def test_on_a_gpu_a_package_for_another_one_says_so(tmp_path, session, monkeypatch):
     if target() == "7.5":
         pytest.skip("this GPU is of the one architecture that it is built for")
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     (row,) = labkit.try_wheels("tried", [labkit.wheel("gelu", arch="7.5")])[:1]
     assert row["outcome"].startswith("ImportError: gelu_op holds code for sm_75, and this GPU is sm_")
 
@@ -297,7 +297,7 @@ def test_on_a_gpu_a_package_for_another_one_says_so(tmp_path, session, monkeypat
 def test_a_library_for_another_gpu_is_refused_with_what_to_do(tmp_path, monkeypatch):
     if target() == "7.5":
         pytest.skip("this GPU is of the one architecture that it is built for")
-    monkeypatch.setattr(build, "BUILD_ROOT", tmp_path)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     with zipfile.ZipFile(labkit.wheel("gelu", arch="7.5")) as files:
         library = files.extract("gelu_op/_cuda.so", tmp_path)
     call = f"import torch; torch.ops.load_library({library!r}); torch.ops.gelu_op.forward(torch.ones(3, device='cuda'), 7)"
