@@ -70,6 +70,7 @@
     scaled_steps(name, op)  what GradScaler does with a step that overflows
     loss_curves(name, ...)  a training run in float32, with autocast, and in 16 bits without care
     step_times(name, ...) a training step in float32, tf32 and with autocast, timed side by side
+    exercise(name)        what an exercise asks, and the learner's file; grade: what is right in it; hint, solution
     ledger()              the article's claims on this GPU: readings and verdicts, from what it has recorded
     start(lab), record()  the frame of a lab: what machine this is; this run as a record in results/
     doctor()              what this machine has and what is wrong
@@ -109,6 +110,7 @@ _HOME = {"load": "build", "show": "listing", "check": "checking", "bench": "timi
          "default_stream": "null_stream",
          "investigate": "suspects", "wrong_results": "faulty_launches", "shared_accesses": "shared_order",
          "stale_reads": "staleness", "busy": "staleness",
+         "exercise": "exercises", "hint": "exercises", "solution": "exercises", "grade": "grading",
          "ledger": "claims", "start": "results", "record": "results", "doctor": "diagnosis"}
 __all__ = sorted(_HOME)
 

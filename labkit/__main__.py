@@ -1,4 +1,4 @@
-"""The command line: python -m labkit setup | labs | lab | ledger | record | compare | book | test | doctor | clean."""
+"""The command line: python -m labkit setup | labs | lab | exercises | ledger | record | compare | book | test | doctor ..."""
 
 from __future__ import annotations
 
@@ -88,6 +88,11 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
             return 1 if any(finding.state == "fail" for finding in doctor()) else 0
         if options.command == "book":
             return book()
+        if options.command == "exercises":
+            from labkit import starters
+
+            starters.write()
+            return 0
         if options.command == "ledger":
             from labkit import claims
 
@@ -141,6 +146,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")
+    command("exercises", "derive the starters of exercises/ from their solutions")
     command("ledger", "hold the article's claims against what this GPU has recorded").add_argument(
         "gpu", metavar="GPU", nargs="?", help="another recorded one, such as nvidia-h200")
     command("record", "check what a GPU has recorded, and add it to results/").add_argument(

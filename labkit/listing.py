@@ -14,7 +14,11 @@ def show(name: str, version: int, diff: int | None = None) -> None:
     name: a folder of kernels/. version, diff: versions that the header of its .cu file lists.
     Raises FileNotFoundError for an unknown name and ValueError for an unknown version.
     """
-    text, language = (source(name, version), "cpp") if diff is None else (difference(name, diff, version), "diff")
+    show_source(*(source(name, version), "cpp") if diff is None else (difference(name, diff, version), "diff"))
+
+
+def show_source(text: str, language: str | None) -> None:
+    """Shows a text in a notebook, highlighted as `language` or, where that is None, as Markdown; elsewhere prints it."""
     try:
         from IPython import get_ipython
         from IPython.display import Markdown, display
@@ -24,7 +28,7 @@ def show(name: str, version: int, diff: int | None = None) -> None:
     if get_ipython() is None:
         print(text)
     else:
-        display(Markdown(f"```{language}\n{text}\n```"))
+        display(Markdown(f"```{language}\n{text}\n```" if language else text))
 
 
 def source(name: str, version: int) -> str:

@@ -110,7 +110,8 @@ def test_two_gpus_stand_beside_each_other_and_the_faster_is_named(opened):
     assert said == "NVIDIA H200 2.00× as fast" and values == [forward(), forward(2)]
     read = row(document(), "03", "levels", "memory")["GB/s"]
     said, values = told(page, "memory, read")
-    assert said == "NVIDIA H200 2.00× as fast" and values == [f"{rate:,.0f} GB/s" for rate in (read, math.floor(read / 2 + 0.5))]
+    assert said == "NVIDIA H200 2.00× as fast" and values == [
+        f"{rate:,.0f} GB/s" for rate in (read, math.floor(read / 2 + 0.5))]
     bars = [bar.bounding_box()["width"] for bar in page.locator("li").first.locator(".cg-bar").all()]
     assert bars[1] == pytest.approx(bars[0] / 2, rel=0.02), "a longer bar is faster"
     assert page.locator("li").count() == len(gpus_figure.measures(document()))

@@ -1,0 +1,253 @@
+"""`grade`: what is right in a learner's file, what is not, and what to think of; the same with a GPU and without.
+
+The file takes the place of an operator's .cu, in a copy of that operator's folder, and is traced on the CPU. So a missing
+barrier, a store too far and a bank conflict are seen every time, whatever the numbers are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import pickle
+import shutil
+from pathlib import Path
+from typing import Iterator
+
+import torch
+
+from labkit import machine, results
+from labkit.apart import launched_apart
+from labkit.build import BuildError, digest, load, sources_under
+from labkit.build_folder import build_root, made_once
+from labkit.cases import draw_inputs
+from labkit.exercises import CHECKS, Exercise, Launch, read
+from labkit.operator import Operator, kernels, kernels_of
+from labkit.precision import spacing
+from labkit.references import allowed, exact_outputs
+from labkit.tracing import trace
+
+# Which check a finding of the trace belongs to; every other kind is one of "bounds".
+_OF = {"launch failed": "ends", "barrier not reached by all": "barriers", "shuffle from an absent lane": "barriers",
+       "race": "races", "race in a warp": "races", "race between blocks": "races",
+       "output left unwritten": "written", "read of what nothing has written yet": "written"}
+IDEAS = {
+    "builds": "The compiler's first error is the one to mend; later ones often follow from it.",
+    "ends": "A thread waits for what never comes, or the launch asks for more than a block can have.",
+    "bounds": "Which threads have no element, and who tells them so?",
+    "barriers": "A barrier stands where all threads of the block pass, or none.",
+    "races": "One thread needs what another has stored. What makes it wait until that has happened?",
+    "written": "Each element needs one thread that owns it. Write down which elements thread 0 and thread 1 of block 1 own.",
+    "values": "Take the smallest size that is wrong, and compute its first wrong element by hand.",
+    "gradient": "Differentiate the formula on paper, and compare it with the code at 0 and at a large number.",
+    "reads": "Which addresses do the 32 lanes of a warp read in one instruction? A sector has 32 bytes.",
+    "writes": "Which addresses do the 32 lanes of a warp write in one instruction? A sector has 32 bytes.",
+    "conflicts": "A word's bank is its index modulo 32. Which words do the lanes of a warp ask for at once?",
+    "time": "What limits it now? `labkit.what_limits` tells.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What came of one check: right (None: not looked at), and in words what was seen."""
+
+    check: str
+    right: bool | None
+    words: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Grade:
+    """What `grade` returns: passed, and what each check saw. `failed` is the first that is not right, or None."""
+
+    name: str
+    seen: tuple[Seen, ...]
+    idea: str | None
+
+    @property
+    def failed(self) -> Seen | None:
+        return next((each for each in self.seen if each.right is False), None)
+
+    @property
+    def passed(self) -> bool:
+        return self.failed is None
+
+
+def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade:
+    """Says which checks the learner's file passes, and for the first that it does not, what idea is missing.
+
+    name: an exercise. file: another file than the learner's own. show: whether it is printed.
+
+    Checks come in the order of exercises.CHECKS, and what follows the first that fails is not looked at. The file is compiled
+    for the CPU and traced in a process apart, so one that crashes or never ends costs nothing else; where there is a GPU, and
+    the exercise asks for it, it is then timed there beside a copy. Raises LookupError for no such exercise, FileNotFoundError
+    where there is no file yet.
+    """
+    asked = read(name)
+    path = Path(file) if file else asked.file
+    if not path.is_file():
+        raise FileNotFoundError(f'grade: there is no {path}; labkit.exercise("{name}") makes it')
+    seen = tuple(_seen(asked, path.read_text(encoding="utf-8")))
+    failed = next((each for each in seen if each.right is False), None)
+    found = Grade(name, seen, failed and asked.ideas.get(failed.check, IDEAS[failed.check]))
+    if show:
+        _show(asked, found)
+        results.note("check", f"exercise {name}", "passed" if found.passed else f"not yet: {failed.check}")
+    return found
+
+
+def _seen(asked: Exercise, text: str) -> Iterator[Seen]:
+    """Each check in turn; after the first that fails, the others as not looked at."""
+    failed = None
+    for check, right, words in _checks(asked, text):
+        yield Seen(check, right, words.replace(f"{asked.operator}.cu", f"{asked.name}.cu"))
+        if right is False:
+            failed = check
+            break
+    if failed:
+        for check in CHECKS[CHECKS.index(failed) + 1:]:
+            if check in _asked_for(asked):
+                yield Seen(check, None, "not looked at yet")
+
+
+def _asked_for(asked: Exercise) -> list[str]:
+    of_limits = {"reads", "writes", "conflicts", "time"}
+    return [check for check in CHECKS if check in asked.limits or check not in of_limits
+            and (check != "gradient" or any(launch.mode.startswith("backward") for launch in asked.launches))]
+
+
+def _checks(asked: Exercise, text: str) -> Iterator[tuple[str, bool | None, str]]:
+    folder = _folder(asked, text)
+    with kernels_of(folder):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # what it builds
+                operator = load(asked.operator, version=1, backend="trace", launch=False)
+        except (BuildError, ValueError) as error:
+            yield "builds", False, str(error).replace(f"{folder / asked.operator}/", "")
+            return
+        yield "builds", True, "compiled for the CPU, with every access traced"
+        traced = _traced(operator, asked.launches)
+        for check in ("ends", "bounds", "barriers", "races", "written"):
+            yield _of_the_trace(check, traced)
+        yield _values("values", operator, [each for each in traced if not each[0].mode.startswith("backward")])
+        if backward := [each for each in traced if each[0].mode.startswith("backward")]:
+            yield _values("gradient", operator, backward)
+        launch, totals = traced[-1][0], traced[-1][1]["totals"]
+        for check in ("reads", "writes", "conflicts"):
+            if check in asked.limits:
+                yield check, *_counted(check, totals, asked.limits[check], _title(launch))
+        if "time" in asked.limits:
+            yield "time", *_timed(asked)
+
+
+def _folder(asked: Exercise, text: str) -> Path:
+    """A copy of the operator's folder, and of include/, with the learner's text for its .cu and the exercise's reference."""
+    base, reference = kernels() / asked.operator, asked.folder / "reference.py"
+    own = reference.read_text(encoding="utf-8") if reference.exists() else None
+
+    def write(work: Path) -> None:
+        shutil.copytree(base, work / asked.operator)
+        shutil.copytree(kernels() / "include", work / "include")
+        (work / asked.operator / f"{asked.operator}.cu").write_text(text, encoding="utf-8")
+        if own:
+            (work / asked.operator / "reference.py").write_text(own, encoding="utf-8")
+
+    return made_once(build_root() / "exercises" / digest(sources_under(base, kernels() / "include"), text, own or ""), write)
+
+
+def _traced(operator: Operator, launches: tuple[Launch, ...]) -> list[tuple[Launch, dict]]:
+    """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that ended its process."""
+    def told(launch: Launch) -> list[torch.Tensor]:
+        inputs = _inputs(operator, launch)
+        try:
+            found = trace(operator, mode=launch.mode, inputs=inputs, show=False)
+        except RuntimeError as error:
+            found = {"error": str(error)}
+        else:
+            found = {"findings": found.findings, "outputs": found.outputs, "totals": {
+                (does, shared): found.total(does, shared) for does in ("reads", "writes") for shared in (False, True)}}
+        return [torch.frombuffer(bytearray(pickle.dumps(found)), dtype=torch.uint8)]
+
+    seen = []
+    for launch in launches:
+        try:
+            ((packed,),) = launched_apart([lambda launch=launch: told(launch)])
+            seen.append((launch, pickle.loads(packed.numpy().tobytes())))
+        except RuntimeError as error:
+            seen.append((launch, {"error": str(error)}))
+    return seen
+
+
+def _inputs(operator: Operator, launch: Launch) -> list[torch.Tensor]:
+    return draw_inputs(operator.reference, launch.mode, launch.dtype, torch.device("cpu"), {"shape": launch.size}, seed=0)
+
+
+def _title(launch: Launch) -> str:
+    return f"{launch.mode}, {' × '.join(map(str, launch.size))} {str(launch.dtype).removeprefix('torch.')}"
+
+
+def _of_the_trace(check: str, traced: list[tuple[Launch, dict]]) -> tuple[str, bool, str]:
+    for launch, found in traced:
+        if check == "ends" and "error" in found:
+            return check, False, f"{_title(launch)}: {found['error']}"
+        for finding in found.get("findings", ()):
+            if _OF.get(finding.kind, "bounds") == check:
+                return check, False, f"{_title(launch)}: {finding}"
+    return check, True, {"ends": "every launch came to its end", "bounds": "no access outside of an array",
+                         "barriers": "every barrier is reached by all threads of its block",
+                         "races": "no two threads use an element without an order",
+                         "written": "every element of the outputs is written, and none is read before"}[check]
+
+
+def _values(check: str, operator: Operator, traced: list[tuple[Launch, dict]]) -> tuple[str, bool, str]:
+    """Each output against float64, within what the reference allows; the first element that is off."""
+    for launch, found in traced:
+        inputs, names = _inputs(operator, launch), operator.reference.MODES[launch.mode][1]
+        wanted = exact_outputs(operator.reference, launch.mode, inputs)
+        most = allowed(operator.reference, launch.mode, launch.dtype, operator.latest, launch.size)
+        for name, got, want, (ulps, absolute) in zip(names, found["outputs"], wanted, most, strict=True):
+            near = (got.double() - want).abs() <= ulps * spacing(want, got.dtype) + absolute  # a NaN is not
+            if not near.all():
+                index = tuple((~near).nonzero()[0].tolist())
+                return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is {got[index].item():.6g}, and "
+                                      f"has to be {want[index].item():.6g}; {int((~near).sum()):,} of {near.numel():,} are off")
+    return check, True, f"{len(traced)} launches agree with float64"
+
+
+def _counted(check: str, totals: dict, limit: float, title: str) -> tuple[bool, str]:
+    if check == "conflicts":
+        found = sum(totals[does, True].conflicts for does in ("reads", "writes"))
+        return found <= limit, f"{title}: {found:,} bank conflicts; at most {limit:,}"
+    total = totals[check, False]
+    found = total.sectors / total.requests if total.requests else math.inf
+    return found <= limit, f"{title}: {found:.3g} sectors a request; at most {limit:g}"
+
+
+def _timed(asked: Exercise) -> tuple[bool | None, str]:
+    """Its first mode on the GPU beside a copy of the same bytes."""
+    if machine.backend() != "cuda":
+        return None, "there is no GPU here"
+    from labkit.timing import timed
+
+    operator = load(asked.operator, version=1, backend="cuda", launch=False)
+    launch = dataclasses.replace(asked.launches[0], size=asked.timed)
+    inputs = [t.to(operator.device) for t in _inputs(operator, launch)]
+    call = getattr(operator.ops, launch.mode)
+    made = call(*inputs, operator.latest)
+    moved = sum(t.nbytes for t in [*inputs, *([made] if torch.is_tensor(made) else made)])
+    plain = torch.empty(moved // 2, dtype=torch.uint8, device=operator.device)
+    rows = timed({"copy": lambda *given: plain.clone(), "yours": lambda *given: call(*given, operator.latest)}, lambda: inputs,
+                 moved, "copy", None, None, 20, asked.title)["rows"]
+    share = next(row["of_limit"] for row in rows if row["name"] == "yours")
+    return share >= asked.limits["time"], (f"{_title(launch)}: {share:.0%} of the speed of a copy; at least "
+                                           f"{asked.limits['time']:.0%}")
+
+
+def _show(asked: Exercise, found: Grade) -> None:
+    marks = {True: "✓", False: "✗", None: "·"}
+    print(f"{asked.title}: {'passed' if found.passed else 'not yet'}")
+    for each in found.seen:
+        print(f"  {marks[each.right]} {each.check:<10} {each.words}")
+    if found.idea:
+        print(f"Think of this: {found.idea}")

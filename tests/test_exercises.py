@@ -1,0 +1,150 @@
+"""The exercises: each starter fails, each solution passes, each wrong answer fails for the reason that is stated; the calls."""
+
+import json
+
+import pytest
+
+import labkit
+from labkit import exercises, grading, starters
+
+NAMES = exercises.names()
+ANSWERS = [(name, wrong.what) for name in NAMES for wrong in exercises.read(name).wrong]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A learner's folder that is empty."""
+    monkeypatch.setenv("LABKIT_WORK", str(tmp_path / "mine"))
+    return tmp_path / "mine"
+
+
+def changed(text, change):
+    """The text with each of {old: new} made, which has to be possible once."""
+    for old, new in change.items():
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the solution"
+        text = text.replace(old, new)
+    return text
+
+
+# -- each exercise ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_starter_is_what_its_solution_gives_and_fails(name):
+    asked = exercises.read(name)
+    given = asked.starter.read_text(encoding="utf-8")
+    assert given == starters.derived(asked.solution.read_text(encoding="utf-8")), "run python -m labkit exercises"
+    assert not grading.grade(name, asked.starter, show=False).passed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_passes_every_check(name):
+    found = grading.grade(name, exercises.read(name).solution, show=False)
+    assert found.passed and found.idea is None, found.failed
+    assert all(each.right or each.check == "time" for each in found.seen)
+
+
+@pytest.mark.parametrize("name, what", ANSWERS)
+def test_a_wrong_answer_fails_for_the_reason_that_is_stated(name, what, tmp_path):
+    asked = exercises.read(name)
+    answer = next(wrong for wrong in asked.wrong if wrong.what == what)
+    file = tmp_path / f"{name}.cu"
+    file.write_text(changed(asked.solution.read_text(encoding="utf-8"), answer.change), encoding="utf-8")
+    found = grading.grade(name, file, show=False)
+    assert found.failed and found.failed.check == answer.fails, found.failed
+    assert found.idea == asked.ideas[answer.fails], "the exercise has no idea of its own for it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exercise_has_hints_and_plausible_wrong_answers_and_belongs_to_a_lab(name):
+    asked = exercises.read(name)
+    assert len(asked.hints) >= 2 and len(asked.wrong) >= 2
+    assert (exercises.REPOSITORY / "labs" / f"{asked.lab}.ipynb").is_file()
+    said = " ".join([asked.task, *asked.ideas.values()])
+    lines = [line.strip() for line in asked.solution.read_text(encoding="utf-8").splitlines()]
+    begins, ends = (sum(f"{mark} SOLUTION" in line for line in lines) for mark in ("BEGIN", "END"))
+    assert begins == ends >= 1
+    taken = [line for line in lines if line not in asked.starter.read_text(encoding="utf-8") and "SOLUTION" not in line]
+    assert not any(line in said for line in taken if len(line) > 8), "the task or an idea gives the solution away"
+
+
+# -- the calls -------------------------------------------------------------------------------------------------
+
+def test_an_exercise_makes_the_learners_file_once_and_says_where_it_is(workplace, capsys):
+    labkit.exercise("barrier")
+    file = workplace / "barrier.cu"
+    assert "barrier.cu" in capsys.readouterr().out and file.read_text() == exercises.read("barrier").starter.read_text()
+    file.write_text("mine")
+    labkit.exercise("barrier")
+    assert file.read_text() == "mine" and "as you left it" in capsys.readouterr().out
+
+
+def test_hints_come_one_at_a_time_and_the_last_names_the_solution(workplace, capsys):
+    hints = exercises.read("barrier").hints
+    for told in range(1, len(hints) + 2):
+        labkit.hint("barrier")
+        out = capsys.readouterr().out
+        assert [hint in out for hint in hints] == [k < told for k in range(len(hints))]
+        assert ("labkit.solution" in out) == (told >= len(hints))
+    assert json.loads((workplace / "hints.json").read_text()) == {"barrier": len(hints)}
+    labkit.solution("barrier")
+    assert "__syncthreads();" in capsys.readouterr().out
+
+
+def test_a_grade_names_the_first_fault_with_the_learners_file_and_the_missing_idea(workplace, capsys, session):
+    with pytest.raises(FileNotFoundError, match=r'labkit.exercise\("barrier"\) makes it'):
+        labkit.grade("barrier")
+    labkit.exercise("barrier")
+    capsys.readouterr()
+    found = labkit.grade("barrier")
+    out = capsys.readouterr().out
+    assert found.failed.check == "races" and "barrier.cu:" in found.failed.words and "stencil" not in out
+    assert [each.check for each in found.seen if each.right is None] == ["written", "values"]
+    assert "✗ races" in out and f"Think of this: {exercises.read('barrier').ideas['races'].strip()}" in out
+    assert session().notes[-1]["outcome"] == "not yet: races"
+
+
+@pytest.mark.parametrize("text, check, words", [
+    ("int x = ;", "builds", "barrier.cu:14:"), ("", "builds", ""),
+    ("*(volatile int*)nullptr = 1;", "bounds", "a null pointer"), ("while (true) {}", "ends", "did not end"),
+    ("__builtin_trap();", "ends", "ended its process by SIGILL")],
+    ids=["does not compile", "nothing", "wild", "endless", "crash"])
+def test_a_file_that_does_not_compile_crashes_or_never_ends_is_told_and_python_lives(workplace, monkeypatch, text, check,
+                                                                                     words):
+    from labkit import apart
+
+    monkeypatch.setattr(apart, "LIMIT", 2.0)
+    solution = exercises.read("barrier").solution.read_text()
+    workplace.mkdir()
+    (workplace / "barrier.cu").write_text(solution.replace("    __syncthreads();", f"    {text}") if text else "")
+    found = labkit.grade("barrier")
+    assert found.failed.check == check and words in found.failed.words
+
+
+def test_what_no_exercise_is_called_is_refused_with_those_that_there_are():
+    for call in (labkit.exercise, labkit.hint, labkit.solution, labkit.grade):
+        with pytest.raises(LookupError, match="there is no exercise 'nothing'; there are .*barrier"):
+            call("nothing")
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"hints": None}, "lacks hints"), ({"extra": 1}, "has extra, which nothing reads"),
+    ({"limits": {"speed": 1}}, "limits names 'speed'"), ({"ideas": {"race": "x"}}, "ideas names 'race'"),
+    ({"wrong": [{"what": "x", "change": {}, "fails": "taste"}]}, "wrong names 'taste'")])
+def test_an_exercise_that_cannot_be_is_refused_by_name(tmp_path, monkeypatch, change, words):
+    import yaml
+
+    said = yaml.safe_load((exercises.FOLDER / "barrier" / "exercise.yml").read_text()) | change
+    folder = tmp_path / "barrier"
+    folder.mkdir()
+    (folder / "exercise.yml").write_text(yaml.safe_dump({key: value for key, value in said.items() if value is not None}))
+    monkeypatch.setattr(exercises, "FOLDER", tmp_path)
+    with pytest.raises(exercises.ExerciseError, match=f"exercises/barrier/exercise.yml:? {words}"):
+        exercises.read("barrier")
+
+
+def test_a_starter_is_derived_only_from_a_solution_that_is_marked():
+    assert starters.derived("a\n  // BEGIN SOLUTION\n  b\n  // END SOLUTION\nc") == f"a\n  {starters.STUB}\nc"
+    with pytest.raises(RuntimeError, match="no \"BEGIN SOLUTION\""):
+        starters.derived("a")
+    with pytest.raises(RuntimeError, match="no end solution"):
+        starters.derived("// BEGIN SOLUTION\nb")
