@@ -34,7 +34,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from labkit import figures, outdated, results
+from labkit import figures, first_cell, outdated, results
 from labkit.prose import Lab, UnknownResult, addressed, labs
 
 PAGES = "book/*.md", "labs/*.ipynb"
@@ -196,10 +196,13 @@ def _note_what_is_stale(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict:
-    """Register the substitutions and directives with Sphinx, and what else makes a build fail."""
+    """Register the substitutions and directives with Sphinx, the repository's address, and what else makes a build fail."""
     def substitute(app, config):
         config.myst_substitutions = {**config.myst_substitutions, **labs()}
         config.stale = outdated.declared()
+        if "launch_buttons" in config.html_theme_options:  # which lead to a notebook in the repository
+            url, branch = first_cell.address()
+            config.html_theme_options = {**config.html_theme_options, "repository_url": url, "repository_branch": branch}
 
     app.add_config_value("stale", {}, "env", [dict])  # pages are read again when it changes
     app.connect("config-inited", substitute)

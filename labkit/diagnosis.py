@@ -96,16 +96,10 @@ def packages() -> Finding:
     torch = _version("torch")
     if torch is None:
         return Finding("packages", "fail", f"torch is not in {sys.prefix}", SET_UP)
-    from packaging.requirements import Requirement
+    from labkit import requirements  # here: it needs packaging
 
-    unmet = []
-    for line in (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines():
-        if line.split("#")[0].strip():
-            wanted = Requirement(line.split("#")[0])
-            have = _version(wanted.name)
-            if (wanted.marker is None or wanted.marker.evaluate()) and (
-                    have is None or not wanted.specifier.contains(have, prereleases=True)):
-                unmet.append(f"{wanted.name} {have or 'missing'}")
+    unmet = [f"{wanted.name} {requirements.installed(wanted.name) or 'missing'}" for wanted in requirements.asked()
+             if not requirements.met(wanted)]
     cuda = machine.versions()["cuda"]
     seen = f"torch {torch}, {'built for CUDA ' + cuda if cuda else 'a build without CUDA'}"
     if unmet:

@@ -1,6 +1,7 @@
 """Run the labs top to bottom, in this Python, and say what each checked and measured.
 
-The executed copies go to build/labs/. The notebooks in labs/ are only read, unless `save` asks for their outputs.
+The executed copies go to build/labs/. The notebooks in labs/ are only read, unless `save` asks for their outputs. Cells
+tagged `exercise` are the learner's: they are not run, and keep no outputs.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from labkit import REPOSITORY, machine
+from labkit.sources import EXERCISE
 
 LABS = REPOSITORY / "labs"
 EXECUTED = REPOSITORY / "build" / "labs"
@@ -160,7 +162,10 @@ def select(names: list[str]) -> list[Path]:
 async def _run_one(path: Path, log: Path, save: bool, progress: Progress, interrupt: Callable) -> None:
     """Executes one notebook with a progress line; raises LabFailed, or CancelledError once its kernel is gone."""
     notebook = nbformat.read(path, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in (cell for cell in code if EXERCISE in cell.metadata.get("tags", [])):
+        cell.update(outputs=[], execution_count=None)
+    code = [cell for cell in code if cell.source.strip() and EXERCISE not in cell.metadata.get("tags", [])]
     reached = 0
     task = progress.add_task(escape(path.stem), total=len(code))
 
@@ -193,6 +198,7 @@ async def _execute(notebook: nbformat.NotebookNode, folder: Path, log: Path, sta
     # nbclient's own signal handler ends the kernel without a word, so ours replaces it once that is set.
     loop = asyncio.get_running_loop()
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_manager_class=ThisPython, record_timing=False,
+                            skip_cells_with_tag=EXERCISE,
                             resources={"metadata": {"path": str(folder)}},
                             on_notebook_start=lambda notebook: loop.add_signal_handler(signal.SIGINT, interrupt),
                             on_cell_start=lambda cell, cell_index: starts(cell))

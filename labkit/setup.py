@@ -20,6 +20,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from labkit import REPOSITORY, machine
@@ -56,13 +57,17 @@ def activate(environment: dict) -> dict:
     Labs and tests start hundreds of processes. Without bytecode (images of Docker often ask for that) each of them would
     parse PyTorch anew, which takes longer than what most of them do.
     """
-    inside = {**environment, "VIRTUAL_ENV": str(VENV)}
+    inside = importable({**environment, "VIRTUAL_ENV": str(VENV)})
     inside["PATH"] = os.pathsep.join(filter(None, [str(VENV / "bin"), environment.get("PATH")]))
-    inside["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))
     inside["PYTHONUTF8"] = "1"  # a folder's name may have letters that the locale lacks
     for name in ("PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
         inside.pop(name, None)
     return inside
+
+
+def importable(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with labkit importable from any folder."""
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))}
 
 
 def usable() -> Path | None:

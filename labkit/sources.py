@@ -1,9 +1,9 @@
 """What code a lab ran, as a short hash: the tie between a committed notebook, a recorded run and the kernels.
 
-A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, the modules
-of labs/ that they import, the modules that those import, and, for every operator that any of these load, trace or compile
-by a literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; and what calls bring that take no
-operator's name: those that measure the GPU kernels/probes.cu or kernels/peaks.cu, those that build labs/builds/ or
+A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, less those that
+bring no figure, the modules of labs/ that they import, the modules that those import, and, for every operator that any of these
+load, trace or compile by a literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; and what calls
+bring that take no operator's name: those that measure the GPU kernels/probes.cu or kernels/peaks.cu, those that build labs/builds/ or
 labs/wheel/. Comments and blank space are not counted: rewording a comment does not make figures stale. labkit and the host
 backend are not counted either, since a GPU's figures are not theirs.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 from labkit import REPOSITORY
 
 PROBES, PEAKS = "kernels/probes.cu", "kernels/peaks.cu"
+SETUP, EXERCISE = "setup", "exercise"  # tags of cells that bring no figure: the set-up of Colab, and what a learner does
 LABEL = "sources"  # how the first output of a lab introduces the hash
 _LOAD = re.compile(r"\b(?:load|trace|owners|schedules|mutant|Fault|Case|Rival|sass|Code|compile_cubin|Shipped)"
                    r"""\(\s*["'](\w+)["']""")
@@ -70,9 +71,10 @@ def notebook(lab: str) -> Path:
 
 
 def code_cells(path: Path) -> list[str]:
-    """The source of every code cell of a notebook, in order."""
+    """The source of every code cell of a notebook, in order, less those tagged as bringing no figure."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return ["".join(cell["source"]) for cell in cells
+            if cell["cell_type"] == "code" and not {SETUP, EXERCISE} & set(cell.get("metadata", {}).get("tags", []))]
 
 
 def stated_hash(path: Path) -> str | None:

@@ -1,0 +1,105 @@
+"""What the first cell of a lab runs where the notebook lies alone, as on Colab: the rest of a set-up, in the Python of its kernel.
+
+labkit/first_cell.py has the cell itself, which has fetched this repository by then. Nothing that is installed already is changed,
+but for a package that the labs ask for in a newer version and that this kernel has not imported; torch and numpy never are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from labkit import REPOSITORY, diagnosis, machine, setup
+from labkit.pip import SetupError, pip_install
+
+NEVER_CHANGED = "torch", "numpy"
+ATTACH = "Runtime > Change runtime type > T4 GPU. That starts another machine, so do it first."
+
+
+def prepare() -> None:
+    """Install what the labs need and this Python lacks, go to labs/, and say on what kernels will run.
+
+    Afterwards a notebook finds what it would find in labs/: the working folder, its modules, and labkit, in the processes that it
+    starts too. A second call installs nothing.
+
+    Raises SetupError, whose text says what to do. labkit then counts as not imported, so that the cell tries again when it is run
+    again.
+    """
+    try:
+        _install()
+    except BaseException:
+        sys.path.remove(str(REPOSITORY))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
+            del sys.modules[name]
+        raise
+    os.chdir(REPOSITORY / "labs")
+    sys.path.insert(0, str(REPOSITORY / "labs"))
+    os.environ.update(setup.importable(os.environ))
+    _say_what_is_here()
+
+
+def _install() -> None:
+    from labkit import requirements  # here: it needs packaging, and the command line reads this module's neighbours without
+
+    wanted = [one for one in requirements.asked() if one.name not in requirements.NOT_FOR_LABS]
+    unmet = [one for one in wanted if not requirements.met(one)]
+    for one in unmet:
+        if one.name in NEVER_CHANGED and (have := requirements.installed(one.name)):
+            raise SetupError(f"{one.name} {have} is installed, the labs need {one.name}{one.specifier}, and this cell never changes "
+                             f"{one.name}. On Colab, choose another runtime version under Runtime > Change runtime type; "
+                             "elsewhere, use make lab, which makes an environment of its own.")
+    imported = _imported()
+    staying = [one for one in unmet if one.name in imported]
+    for one in staying:
+        print(f"{one.name} {requirements.installed(one.name)} is in use and stays; the labs were tried with {one.specifier}")
+    if not (missing := [one for one in unmet if one not in staying]):
+        return
+    print(f"Installing {', '.join(one.name for one in missing)}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "constraints.txt"
+        kept.write_text("\n".join(_pins({one.name for one in missing})), encoding="utf-8")
+        # What is met is named too, so that pip heeds what that depends on.
+        pip_install(*(str(one) for one in wanted if one not in staying), "--constraint", str(kept),
+                    python=Path(sys.executable), folder=REPOSITORY, log=REPOSITORY / "build" / "setup.log")
+    importlib.invalidate_caches()
+
+
+def _imported() -> set[str]:
+    """The names of the packages that this process has imported a module of."""
+    packages = importlib.metadata.packages_distributions()
+    return {_name(package) for module in {name.partition(".")[0] for name in sys.modules} for package in packages.get(module, ())}
+
+
+def _pins(renewed: set[str]) -> list[str]:
+    """A constraint of pip's for each package that is installed, but for those to be renewed: what is here stays as it is."""
+    from packaging.version import InvalidVersion, Version
+
+    pins = set()
+    for package in importlib.metadata.distributions():
+        try:
+            if package.name and _name(package.name) not in renewed:
+                pins.add(f"{package.name}=={Version(package.version)}")
+        except (InvalidVersion, TypeError):
+            pass  # half-removed, or older than the rules for versions: pip would stop at its line
+    return sorted(pins)
+
+
+def _name(package: str) -> str:
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(package)
+
+
+def _say_what_is_here() -> None:
+    if not machine.driver():
+        attach = f"To attach one: {ATTACH}" if "google.colab" in sys.modules else "The labs measure where there is one."
+        print(f"No GPU is attached: kernels run on the CPU, and times are recorded ones. {attach}")
+    for found in (diagnosis.compiler(), diagnosis.gpu(), diagnosis.nvcc()):
+        if found.state != "ok":
+            print(f"{found.what}: {found.seen}. To mend it: {found.advice}.")
+        elif found.what == "GPU" and machine.driver():
+            print(f"GPU: {found.seen}")
