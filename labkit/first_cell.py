@@ -14,8 +14,9 @@ from labkit import REPOSITORY, results
 from labkit.sources import SETUP
 
 LABS = REPOSITORY / "labs"
-TAGS = [SETUP, "hide-input"]  # the second folds it on the book's pages
-FOLDED = {"tags": TAGS, "cellView": "form", "jupyter": {"source_hidden": True}}  # on Colab, and in JupyterLab
+HEAD = "Set-up for Colab"
+FOLDED = {"tags": [SETUP, "hide-input"], "mystnb": {"code_prompt_show": HEAD, "code_prompt_hide": HEAD},  # on the book's pages
+          "cellView": "form", "jupyter": {"source_hidden": True}}  # on Colab, and in JupyterLab
 CELL = string.Template("""\
 # @title Set-up: on Colab, fetches the repository and installs what is missing; beside the repository, does nothing
 import importlib.util

@@ -61,7 +61,8 @@ def pip_install(*arguments: str, python: Path, folder: Path, log: Path) -> None:
 def _explain(errors: list[str], code: int, log: Path) -> str:
     said = " ".join(errors)
     hint = next((advice for sign, advice in _HINTS if sign.lower() in said.lower()), "Read the end of that file")
-    reason = next((line for line in reversed(errors) if line.startswith("ERROR")), f"pip ended with status {code}")
+    reason = next((line for line in reversed(errors) if line.startswith("ERROR") and "ResolutionImpossible" not in line),
+                  f"pip ended with status {code}")  # the line passed over names no package: the one before it does
     return f"pip could not install the packages: {reason[:300]} (its whole output: {log}). {hint}, " \
            "then run the same command again; what was downloaded is kept."
 

@@ -1,4 +1,7 @@
-"""What requirements.txt asks for, and what of it this Python lacks. Needs packaging, which comes with Jupyter and with pip's users."""
+"""What requirements.txt asks for, and what of it this Python lacks.
+
+It needs packaging, which every kernel of Jupyter's brings; so whoever must run before anything is installed imports it late.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,24 @@ from labkit import REPOSITORY
 # They run the labs, test them, print the book or teach it; whoever runs a lab in a notebook does without.
 NOT_FOR_LABS = {"nbformat", "nbclient", "ipykernel", "jupyterlab", "jupyter-book", "sphinx-mathjax-offline", "pytest",
                 "pytest-xdist", "hypothesis", "playwright", "nbgrader", "tomli"}
-CUPY = "cupy-cuda12x", "cupy-cuda13x", "cupy"  # each brings the module cupy: one beside another breaks both
 
 
 def asked() -> list[Requirement]:
-    """What requirements.txt asks for on this system, in its order."""
+    """What requirements.txt asks for on this system, in its order; no CuPy where there is one for another CUDA."""
     lines = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines()
     found = [Requirement(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
-    return [wanted for wanted in found if wanted.marker is None or wanted.marker.evaluate()]
+    here = [wanted for wanted in found if wanted.marker is None or wanted.marker.evaluate()]
+    # All builds of CuPy bring the same module: one beside another breaks both.
+    other = any(map(installed, {"cupy", "cupy-cuda12x", "cupy-cuda13x"} - {wanted.name for wanted in here}))
+    return [wanted for wanted in here if not (other and wanted.name.startswith("cupy"))]
 
 
 def installed(name: str) -> str | None:
-    """The version of a package in this Python; None where it is missing. Any build of CuPy counts for the one that is asked for."""
-    for one in CUPY if name in CUPY else (name,):
-        try:
-            return importlib.metadata.version(one)
-        except importlib.metadata.PackageNotFoundError:
-            pass
-    return None
+    """The version of a package in this Python; None where it is missing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def met(wanted: Requirement) -> bool:

@@ -3,9 +3,9 @@
 A run stays comparable as long as nothing it ran has changed. So the hash covers the notebook's code cells, less those that
 bring no figure, the modules of labs/ that they import, the modules that those import, and, for every operator that any of these
 load, trace or compile by a literal name (`load("gelu")`), the files of kernels/<name>/ and of kernels/include/; and what calls
-bring that take no operator's name: those that measure the GPU kernels/probes.cu or kernels/peaks.cu, those that build labs/builds/ or
-labs/wheel/. Comments and blank space are not counted: rewording a comment does not make figures stale. labkit and the host
-backend are not counted either, since a GPU's figures are not theirs.
+bring that take no operator's name: those that measure the GPU kernels/probes.cu or kernels/peaks.cu, those that build
+labs/builds/ or labs/wheel/. Comments and blank space are not counted: rewording a comment does not make figures stale. labkit
+and the host backend are not counted either, since a GPU's figures are not theirs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from labkit import diagnosis as doctor
-from labkit import machine
+from labkit import machine, requirements
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_counters_that_only_administrators_may_read(pretend, monkeypatch, tmp_pa
 
 
 def test_packages_outside_the_ranges_of_the_requirements_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(requirements, "REPOSITORY", tmp_path)
     (tmp_path / "requirements.txt").write_text("# why\ntorch>=2\nrich>=999  # new\nnot-a-package\n"
                                                "also-not; sys_platform == 'plan9'\n")
     finding = doctor.packages()

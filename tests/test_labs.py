@@ -77,6 +77,23 @@ def test_on_a_gpu_the_last_line_names_the_ledger(stage, monkeypatch, backend):
     assert stage.said.rstrip().endswith("python3 -m labkit ledger") == (backend == "cuda")
 
 
+def test_an_exercises_cells_are_left_to_the_learner_and_keep_no_outputs(stage):
+    stage.add("01_good", "print('seen')", "raise ValueError('not written yet')", "print('the end')")
+    path = stage.labs / "01_good.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[2].update(metadata={"tags": ["exercise"]}, execution_count=7,
+                             outputs=[nbformat.v4.new_output("stream", text="a learner's\n")])
+    nbformat.write(notebook, path)
+    assert stage.run(save=True) == 0, stage.said
+    assert texts(path) == texts(stage.executed / "01_good.ipynb") == "seen\nthe end\n"
+    assert nbformat.read(path, as_version=4).cells[2].execution_count is None
+    stage.add("02_bad", "1", "exercise = 1", "1 / 0")
+    notebook = nbformat.read(stage.labs / "02_bad.ipynb", as_version=4)
+    notebook.cells[2].metadata.tags = ["exercise"]
+    nbformat.write(notebook, stage.labs / "02_bad.ipynb")
+    assert stage.run("02") == 1 and "cell 2 of 2: ZeroDivisionError" in stage.said
+
+
 def test_save_writes_the_outputs_back_and_nothing_of_the_clock(stage):
     stage.add("01_good", "print('seen')")
     assert stage.run("01", save=True) == 0

@@ -258,7 +258,8 @@ def fake_python(folder: Path, script: str) -> Path:
 @pytest.mark.parametrize("line, hint", [
     ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "Free some disk"),
     ("WARNING: Retrying after connection broken by NewConnectionError", "Check the network"),
-    ("ERROR: something that nobody foresaw", "Read the end of that file")])
+    ("ERROR: something that nobody foresaw", "Read the end of that file"),
+    ("ERROR: Cannot install a and b.\nERROR: ResolutionImpossible: for help visit a page", "ERROR: Cannot install a and b. (")])
 def test_a_failed_pip_ends_in_one_line_that_says_what_to_do(tmp_path, line, hint):
     python = fake_python(tmp_path, f"echo '{line}'; exit 1")
     log = tmp_path / "build" / "setup.log"
