@@ -2,6 +2,7 @@
 
 import json
 
+import nbformat
 import pytest
 
 import labkit
@@ -65,6 +66,19 @@ def test_an_exercise_has_hints_and_plausible_wrong_answers_and_belongs_to_a_lab(
     assert begins == ends >= 1
     taken = [line for line in lines if line not in asked.starter.read_text(encoding="utf-8") and "SOLUTION" not in line]
     assert not any(line in said for line in taken if len(line) > 8), "the task or an idea gives the solution away"
+
+
+@pytest.mark.parametrize("lab", sorted(path.stem for path in (exercises.REPOSITORY / "labs").glob("[0-9]*.ipynb")))
+def test_a_lab_ends_with_two_to_four_exercises_as_they_are_derived(lab):
+    cells = nbformat.read(exercises.REPOSITORY / "labs" / f"{lab}.ipynb", as_version=4).cells
+    derived = starters.cells(lab)
+    assert 2 <= len(exercises.names(lab)) <= 4
+    assert cells[-len(derived):] == derived, "run python -m labkit exercises"
+    assert sum(starters.TAG in cell.metadata.get("tags", []) for cell in cells) == len(derived)
+
+
+def test_there_are_at_least_28():
+    assert len(NAMES) >= 28
 
 
 # -- the calls -------------------------------------------------------------------------------------------------
