@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import nbformat
-from nbgrader.preprocessors import ClearSolutions
 from traitlets.config import Config
 
 from labkit import REPOSITORY
@@ -23,7 +22,12 @@ _CONFIG = Config(ClearSolutions={"code_stub": {"c++": STUB}, "enforce_metadata":
 
 
 def derived(solution: str) -> str:
-    """The text without what stands between "BEGIN SOLUTION" and "END SOLUTION". RuntimeError where one of them is missing."""
+    """The text without what stands between "BEGIN SOLUTION" and "END SOLUTION". RuntimeError where one of them is missing.
+
+    Needs workshop/requirements.txt.
+    """
+    from nbgrader.preprocessors import ClearSolutions
+
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(solution)],
                                         metadata={"kernelspec": {"name": "c++", "display_name": "C++", "language": "c++"}})
     cleared, _ = ClearSolutions(config=_CONFIG).preprocess(notebook, {})
