@@ -73,6 +73,16 @@ def book() -> int:
     return 1 if status else 0
 
 
+def slides() -> int:
+    """Build the workshop's slides strictly, from nothing, and print where they are."""
+    made = REPOSITORY / "_build" / "slides"
+    shutil.rmtree(made, ignore_errors=True)
+    status = _python("-m", "sphinx", "-b", "revealjs", "-q", "-W", "-n", "--keep-going", str(REPOSITORY / "workshop" / "slides"),
+                     str(made))
+    print(f"The slides: {made / 'index.html'}" if status == 0 else "The slides were not built: see the warnings above.")
+    return 1 if status else 0
+
+
 def _run(options: argparse.Namespace, extra: list[str]) -> int:
     try:
         if options.command == "setup":
@@ -88,6 +98,8 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
             return 1 if any(finding.state == "fail" for finding in doctor()) else 0
         if options.command == "book":
             return book()
+        if options.command == "slides":
+            return slides()
         if options.command == "exercises":
             from labkit import starters
 
@@ -146,6 +158,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("lab", "open JupyterLab on the labs; further arguments go to it")
     command("test", "run the tests; further arguments go to pytest")
     command("book", "build the book as HTML, strictly, and print where it is")
+    command("slides", "build the workshop's slides as HTML, strictly, and print where they are")
     command("exercises", "derive the starters of exercises/ from their solutions")
     command("ledger", "hold the article's claims against what this GPU has recorded").add_argument(
         "gpu", metavar="GPU", nargs="?", help="another recorded one, such as nvidia-h200")

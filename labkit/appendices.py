@@ -1,8 +1,10 @@
-"""Sphinx extension of the two appendices that are made of results: the claims ledger, and a section for each recorded GPU.
+"""Sphinx extension of the appendices that are made of data: the claims ledger, the recorded GPUs, the teaching guide.
 
     {claims-ledger}     every claim of book/claims.yml with its test, and for each GPU the reading and the verdict
     {compare-gpus}      a switch between two recorded GPUs; a line that says what is missing where there is only one
     {recorded-gpus}     a section a GPU: machine, versions, dates, headline benchmarks and figures
+    {workshop-plan} P   the plan P of workshop/plans.yml, by the clock
+    {all-exercises}     every exercise with its lab
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from labkit import claims, figures, gpus_figure, headlines, outdated, results
+from labkit import claims, exercises, figures, gpus_figure, headlines, outdated, results, teaching
 from labkit.book import figure_node, stale_note, table_node
 
 
@@ -125,9 +127,35 @@ class RecordedGpus(_Appendix):
         return section
 
 
+class WorkshopPlan(SphinxDirective):
+    """A plan as a table."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(str(teaching.PLANS))
+        try:
+            plan = teaching.plan(self.arguments[0])
+        except teaching.PlanError as error:
+            raise self.error(str(error)) from error
+        return [table_node(*figures.grid(plan), plan["title"])]
+
+
+class AllExercises(SphinxDirective):
+    """The exercises as a table."""
+
+    def run(self) -> list[nodes.Node]:
+        for path in exercises.FOLDER.glob("*/exercise.yml"):
+            self.env.note_dependency(str(path))
+        found = teaching.all_exercises()
+        return [table_node(*figures.grid(found), found["title"])]
+
+
 def setup(app: Sphinx) -> dict:
     """Register the directives with Sphinx."""
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_directive("compare-gpus", CompareGpus)
     app.add_directive("recorded-gpus", RecordedGpus)
+    app.add_directive("workshop-plan", WorkshopPlan)
+    app.add_directive("all-exercises", AllExercises)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,6 +17,7 @@ import yaml
 
 from labkit import REPOSITORY
 from labkit.listing import show_source
+from labkit.report import in_notebook
 
 FOLDER = REPOSITORY / "exercises"
 CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "reads", "writes", "conflicts",
@@ -127,7 +128,10 @@ def read(name: str) -> Exercise:
 
 
 def exercise(name: str) -> None:
-    """Shows what the exercise asks, and where its file is; makes that file from the starter where it is not there yet."""
+    """Says where the learner's file is, and makes it from the starter where it is not there yet; never over an older one.
+
+    Outside of a notebook it also prints the task, which stands before the call in a lab.
+    """
     asked = read(name)
     begun = asked.file.exists()
     if not begun:
@@ -136,7 +140,8 @@ def exercise(name: str) -> None:
     place = os.path.relpath(asked.file)
     file = f"Your file: [{place}]({place})" + (", as you left it." if begun else ", new. Delete it to begin anew.")
     after = f'Then `labkit.grade("{name}")`. There are {len(asked.hints)} hints: `labkit.hint("{name}")`.'
-    show_source(f"**{asked.title}.** {asked.task.strip()}\n\n{file} {after}", None)
+    task = "" if in_notebook() else f"{asked.title}. {asked.task.strip()}\n\n"
+    show_source(f"{task}{file} {after}", None)
 
 
 def hint(name: str) -> None:

@@ -1,0 +1,77 @@
+"""The teaching guide: plans by the clock with exercises that there are, and slides of what is recorded."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from labkit import REPOSITORY, exercises, teaching
+
+PLANS = yaml.safe_load(teaching.PLANS.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name, minutes", [("half-day", 240), ("one-day", 490)])
+def test_a_plan_goes_by_the_clock_and_its_exercises_are_there(name, minutes):
+    rows = teaching.plan(name)["rows"]
+    assert sum(row["minutes"] for row in rows) == minutes
+    hours, past = map(int, rows[-1]["from"].split(":"))
+    assert 60 * hours + past + rows[-1]["minutes"] == 9 * 60 + minutes
+    for row, step in zip(rows, PLANS[name]["steps"], strict=True):
+        assert row["exercises"].count(", ") + 1 >= step.get("exercises", 0)
+        assert "chapter" not in step or (REPOSITORY / "book" / f"{step['chapter']}.md").is_file()
+    longest = max(sum(step["minutes"] for step in part) for part in parts(PLANS[name]["steps"]))
+    assert longest <= 140, "nobody sits that long without a break"
+
+
+def parts(steps):
+    """The steps between breaks."""
+    found = [[]]
+    for step in steps:
+        found.append([]) if step["what"] in ("Break", "Lunch") else found[-1].append(step)
+    return found
+
+
+@pytest.mark.parametrize("step, words", [
+    ({"what": "x"}, "'x' has None minutes"),
+    ({"what": "x", "minutes": 5, "chapter": "08_sync_pitfalls", "exercises": 99}, "wants 99 exercises, and the lab has")])
+def test_a_plan_that_cannot_be_is_refused(tmp_path, monkeypatch, step, words):
+    path = tmp_path / "plans.yml"
+    path.write_text(yaml.safe_dump({"short": {"begins": "09:00", "steps": [step]}}))
+    monkeypatch.setattr(teaching, "PLANS", path)
+    with pytest.raises(teaching.PlanError, match=words):
+        teaching.plan("short")
+    with pytest.raises(teaching.PlanError, match="there is no plan 'long' in workshop/plans.yml; there are short"):
+        teaching.plan("long")
+
+
+def test_every_chapter_has_its_words_for_the_teacher_and_its_slides():
+    guide = (REPOSITORY / "book" / "14_teaching.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^### .*?(?=^#|\Z)", guide, re.MULTILINE | re.DOTALL)
+    assert len(steps) == len(list((REPOSITORY / "labs").glob("[0-9]*.ipynb")))
+    assert all(all(f"**{word}" in step for word in ("Say:", "Where people get stuck:", "Skip:")) for step in steps)
+    deck = (REPOSITORY / "workshop" / "slides" / "index.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^## ", deck, re.MULTILINE)) == 10 + 1  # the chapters, and the end
+
+
+def test_all_exercises_are_listed_with_what_is_graded():
+    rows = teaching.all_exercises()["rows"]
+    assert [row["name"] for row in rows] == exercises.names()
+    for row in rows:
+        asked = exercises.read(row["name"])
+        graded = row["graded beside values"]
+        assert all(limit in graded for limit in asked.limits)
+        assert ("gradient" in graded) == any(launch.mode.startswith("backward") for launch in asked.launches)
+
+
+def test_the_slides_are_built_strictly_and_show_what_is_recorded(tmp_path):
+    pytest.importorskip("sphinx_revealjs", reason="needs workshop/requirements.txt")
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-b", "revealjs", "-q", "-W", "-n",
+                           str(REPOSITORY / "workshop" / "slides"), str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    deck = (REPOSITORY / "workshop" / "slides" / "index.md").read_text(encoding="utf-8")
+    assert page.count('<svg') >= deck.count("{results-figure}") and page.count("<table") == deck.count("{results-table}")
+    assert page.count('class="notes"') == deck.count("{revealjs-notes}") and "Recorded on NVIDIA H200" in page
+    assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css)', page), "a workshop may have no network"
