@@ -1,7 +1,7 @@
-"""What the first cell of a lab runs where the notebook lies alone, as on Colab: the rest of a set-up, in the Python of its kernel.
+"""What the first cell of a lab runs where the notebook lies alone, as on Colab: the rest of a set-up, in its kernel's Python.
 
-labkit/first_cell.py has the cell itself, which has fetched this repository by then. Nothing that is installed already is changed,
-but for a package that the labs ask for in a newer version and that this kernel has not imported; torch and numpy never are.
+labkit/first_cell.py has the cell itself, which has fetched this repository by then. What is installed already stays as it is,
+but for a package that the labs want in another version and that this kernel has not imported; torch and numpy always stay.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from labkit import REPOSITORY, diagnosis, machine, setup
 from labkit.pip import SetupError, pip_install
 
 NEVER_CHANGED = "torch", "numpy"
-ATTACH = "Runtime > Change runtime type > T4 GPU. That starts another machine, so do it first."
+ATTACH = "To attach one: Runtime > Change runtime type > T4 GPU. That starts another machine, so do it now."
 
 
 def prepare() -> None:
-    """Install what the labs need and this Python lacks, go to labs/, and say on what kernels will run.
+    """Say whether there is a GPU, install what the labs need and this Python lacks, go to labs/, and say what else is wrong.
 
-    Afterwards a notebook finds what it would find in labs/: the working folder, its modules, and labkit, in the processes that it
-    starts too. A second call installs nothing.
+    Afterwards a notebook finds what it would find in labs/: the working folder, the modules there, and labkit, in the processes
+    too that it starts. A second call installs nothing.
 
-    Raises SetupError, whose text says what to do. labkit then counts as not imported, so that the cell tries again when it is run
-    again.
+    Raises SetupError, whose text says what to do; labkit then counts as not imported, so that the cell tries again.
     """
+    if not machine.driver():  # first: with a GPU, all begins anew
+        attach = ATTACH if "google.colab" in sys.modules else "The labs measure where there is one."
+        print(f"No GPU is attached: kernels run on the CPU, and times are recorded ones. {attach}", flush=True)
     try:
         _install()
     except BaseException:
@@ -39,19 +41,23 @@ def prepare() -> None:
     os.chdir(REPOSITORY / "labs")
     sys.path.insert(0, str(REPOSITORY / "labs"))
     os.environ.update(setup.importable(os.environ))
-    _say_what_is_here()
+    for found in (diagnosis.compiler(), diagnosis.gpu(), diagnosis.nvcc()):
+        if found.state != "ok":
+            print(f"{found.what}: {found.seen}. To mend it: {found.advice}.")
+        elif found.what == "GPU" and machine.driver():
+            print(f"GPU: {found.seen}")
 
 
 def _install() -> None:
-    from labkit import requirements  # here: it needs packaging, and the command line reads this module's neighbours without
+    from labkit import requirements  # it needs packaging, which a kernel's Python has, and what only imports this module not
 
     wanted = [one for one in requirements.asked() if one.name not in requirements.NOT_FOR_LABS]
     unmet = [one for one in wanted if not requirements.met(one)]
     for one in unmet:
         if one.name in NEVER_CHANGED and (have := requirements.installed(one.name)):
-            raise SetupError(f"{one.name} {have} is installed, the labs need {one.name}{one.specifier}, and this cell never changes "
-                             f"{one.name}. On Colab, choose another runtime version under Runtime > Change runtime type; "
-                             "elsewhere, use make lab, which makes an environment of its own.")
+            raise SetupError(f"{one.name} {have} is installed, the labs need {one.name}{one.specifier}, and this cell never "
+                             f"changes {one.name}. On Colab, choose another runtime version under Runtime > Change runtime "
+                             "type; elsewhere, use make lab, which makes an environment of its own.")
     imported = _imported()
     staying = [one for one in unmet if one.name in imported]
     for one in staying:
@@ -70,8 +76,8 @@ def _install() -> None:
 
 def _imported() -> set[str]:
     """The names of the packages that this process has imported a module of."""
-    packages = importlib.metadata.packages_distributions()
-    return {_name(package) for module in {name.partition(".")[0] for name in sys.modules} for package in packages.get(module, ())}
+    packages, modules = importlib.metadata.packages_distributions(), {name.partition(".")[0] for name in sys.modules}
+    return {_name(package) for module in modules for package in packages.get(module, ())}
 
 
 def _pins(renewed: set[str]) -> list[str]:
@@ -93,13 +99,3 @@ def _name(package: str) -> str:
 
     return canonicalize_name(package)
 
-
-def _say_what_is_here() -> None:
-    if not machine.driver():
-        attach = f"To attach one: {ATTACH}" if "google.colab" in sys.modules else "The labs measure where there is one."
-        print(f"No GPU is attached: kernels run on the CPU, and times are recorded ones. {attach}")
-    for found in (diagnosis.compiler(), diagnosis.gpu(), diagnosis.nvcc()):
-        if found.state != "ok":
-            print(f"{found.what}: {found.seen}. To mend it: {found.advice}.")
-        elif found.what == "GPU" and machine.driver():
-            print(f"GPU: {found.seen}")

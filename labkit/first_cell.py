@@ -1,7 +1,7 @@
 """The first cell of every lab, and the address of the repository that it fetches.
 
-The address and the branch stand in pyproject.toml alone. `python -m labkit.first_cell` writes the cell into every lab, with that
-address; the book takes its links from there.
+The address and the branch stand in pyproject.toml alone. `python -m labkit.first_cell` writes the cell into every lab, with
+that address; the book takes its links from there.
 """
 
 from __future__ import annotations
@@ -85,4 +85,4 @@ def write(path: Path) -> bool:
 
 if __name__ == "__main__":
     changed = [path.stem for path in sorted(LABS.glob("*.ipynb")) if write(path)]
-    print(f"The first cell was written into {', '.join(changed)}" if changed else "The first cell of every lab is as it should be")
+    print(f"Written into {', '.join(changed)}" if changed else "The first cell of every lab is as it should be")

@@ -13,7 +13,7 @@ from labkit import REPOSITORY
 
 # They run the labs, test them, print the book or teach it; whoever runs a lab in a notebook does without.
 NOT_FOR_LABS = {"nbformat", "nbclient", "ipykernel", "jupyterlab", "jupyter-book", "sphinx-mathjax-offline", "pytest",
-                "pytest-xdist", "hypothesis", "playwright", "nbgrader", "tomli"}
+                "pytest-xdist", "hypothesis", "playwright", "tomli"}
 
 
 def asked() -> list[Requirement]:

@@ -11,8 +11,8 @@ from traitlets.config import Config
 
 from labkit import REPOSITORY
 from labkit.exercises import names, read
+from labkit.sources import EXERCISE as TAG
 
-TAG = "exercise"
 OPENING = """## Exercises
 
 Each asks you to complete a small `.cu` file. It is graded on the CPU, by a trace of its accesses and by its numbers, so a grade is

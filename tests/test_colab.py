@@ -1,7 +1,7 @@
 """The first cell of a lab, as on Colab: another Python, another folder, no repository beside, a `google.colab` that is none.
 
-That Python is a new virtual environment with pip, packaging and stand-ins for torch and numpy; pip sees a folder of empty wheels
-alone, and git fetches a copy of this checkout in place of the repository's address.
+That Python is a new virtual environment with pip, packaging and stand-ins for torch and numpy; pip sees a folder of empty
+wheels alone, and git fetches a copy of this checkout in place of the repository's address.
 """
 
 import base64
@@ -87,7 +87,7 @@ LACKING = {name: version for name, version in NEEDED.items() if name not in HERE
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """What stands in for the repository's address: what of this checkout the cell fetches and needs, in a repository of git's."""
+    """What stands in for the repository's address: what the cell needs of this checkout, in a repository of git's."""
     folder = tmp_path_factory.mktemp("hub")
     shutil.copytree(REPOSITORY / "labkit", folder / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(REPOSITORY / "labs", folder / "labs", ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
@@ -143,8 +143,8 @@ class Alone:
         self.smi.chmod(0o755)
 
     def run(self, steps="cell()", on_colab=True, **environment):
-        """Runs `steps` in a new process, `cell()` the cell. Returns what it printed, what it raised, and what a notebook has then:
-        its folder, whether labkit and transformer can be imported, PYTHONPATH.
+        """Runs `steps` in a new process, where `cell()` runs the cell. Returns what it printed, what it raised, and what a
+        notebook has then: its folder, whether labkit and transformer can be imported, PYTHONPATH.
         """
         program = FRAME.format(source=source_of(LABS[3]), steps=steps, on_colab=on_colab)
         done = subprocess.run([self.python, "-c", program], cwd=self.cwd, env={**self.environment, **environment}, timeout=120,
@@ -293,6 +293,17 @@ def test_the_address_is_written_in_one_place():
     assert {name for name in listed.stdout.split() if not name.endswith(".ipynb")} == {"pyproject.toml"}
 
 
+@pytest.mark.parametrize("tag, counts", [("setup", False), ("exercise", False), ("hide-input", True)])
+def test_the_hash_of_a_lab_leaves_out_cells_that_bring_no_figure(tmp_path, monkeypatch, tag, counts):
+    path = Path(shutil.copy(LABS[0], tmp_path))
+    before = sources.sources_hash(LABS[0].stem)
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell("1", metadata={"tags": [tag]}))
+    nbformat.write(notebook, path)
+    monkeypatch.setattr(sources, "notebook", lambda lab: path)
+    assert (sources.sources_hash(LABS[0].stem) != before) == counts
+
+
 @pytest.fixture
 def fork(tmp_path, monkeypatch):
     """fork(url): a repository with another address; its first lab."""
@@ -322,7 +333,8 @@ def test_a_notebook_without_the_cell_gets_it_and_loses_nothing(tmp_path):
     assert first_cell.write(path) and path.read_text() == LABS[0].read_text()
 
 
-@pytest.mark.parametrize("url", ["https://gitlab.com/a/b", "https://github.com/a", "https://github.com/a/b/c", "https://github.com//b"])
+@pytest.mark.parametrize("url", ["https://gitlab.com/a/b", "https://github.com/a", "https://github.com/a/b/c",
+                                 "https://github.com//b"])
 def test_an_address_that_colab_cannot_open_is_refused(fork, url):
     fork(url)
     with pytest.raises(ValueError, match=f"Repository is '{url}'; write it as https://github.com/OWNER/NAME"):
@@ -357,7 +369,7 @@ def test_the_labs_import_nothing_of_what_is_left_out_for_them():
     assert requirements.NOT_FOR_LABS < asked
     modules = importlib.metadata.packages_distributions()
     left_out = sorted(name for name, packages in modules.items() if set(packages) <= requirements.NOT_FOR_LABS)
-    assert {"nbformat", "nbgrader", "pytest"} <= set(left_out)
+    assert {"nbformat", "pytest"} <= set(left_out)
     program = f"import sys, importlib\nsys.modules.update(dict.fromkeys({left_out}))\n" \
               f"for name in {sorted(set(labkit._HOME.values()))}: importlib.import_module('labkit.' + name)\n" \
               f"for name in {sorted(path.stem for path in (REPOSITORY / 'labs').glob('*.py'))}: importlib.import_module(name)"

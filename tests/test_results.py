@@ -365,16 +365,6 @@ def test_missing_labs_and_operators_are_named(lab):
         sources.sources_hash("04_fused_kernel")
 
 
-@pytest.mark.parametrize("tag, counts", [("setup", False), ("exercise", False), ("hide-input", True)])
-def test_cells_that_bring_no_figure_are_not_hashed(lab, tag, counts):
-    write_notebook(lab, 'op = labkit.load("gelu")')
-    before, path = sources.sources_hash("04_fused_kernel"), sources.notebook("04_fused_kernel")
-    cells = json.loads(path.read_text())["cells"]
-    cells.insert(1, {"cell_type": "code", "source": ["1"], "outputs": [], "metadata": {"tags": [tag]}})
-    path.write_text(json.dumps({"cells": cells}))
-    assert (sources.sources_hash("04_fused_kernel") != before) == counts
-
-
 def test_the_hash_that_a_notebook_states(lab, capsys):
     notebook = sources.notebook("04_fused_kernel")
     assert sources.stated_hash(notebook) is None
