@@ -382,7 +382,7 @@ def test_the_labs_import_nothing_of_what_is_left_out_for_them():
 
 
 def imported(path):
-    """The modules that a file imports, at its head or anywhere else; with each name that is imported from one as if a module."""
+    """The modules that a file imports, at its head or later; with each name that is imported from one, as if it were a module."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
