@@ -215,12 +215,19 @@ def _values(check: str, operator: Operator, asked: Exercise, traced: list[tuple[
         most = allowed(operator.reference, launch.mode, launch.dtype, operator.latest, launch.size)
         for name, got, want, (ulps, absolute) in zip(names, found["outputs"], wanted, most, strict=True):
             near = (got.double() - want).abs() <= ulps * spacing(want, got.dtype) + absolute  # a NaN is not
-            near |= got.double() == want  # an infinity
+            near |= got.double() == want  # an infinity is
             if not near.all():
                 index = tuple((~near).nonzero()[0].tolist())
-                return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is {got[index].item():.6g}, and "
-                                      f"has to be {want[index].item():.6g}; {int((~near).sum()):,} of {near.numel():,} are off")
+                return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is "
+                                      f"{_told_apart(got[index].item(), want[index].item())}; {int((~near).sum()):,} of "
+                                      f"{near.numel():,} are off")
     return check, True, f"{len(traced)} launches agree with float64"
+
+
+def _told_apart(got: float, wanted: float) -> str:
+    """Both numbers, in so many digits that one sees them differ."""
+    digits = 6 if f"{got:.6g}" != f"{wanted:.6g}" else 17
+    return f"{got:.{digits}g}, and has to be {wanted:.{digits}g}"
 
 
 def _counted(check: str, totals: dict, limit: float, title: str) -> tuple[bool, str]:
