@@ -43,8 +43,9 @@ IDEAS = {
     "gradient": "Differentiate the formula on paper, and compare it with the code at 0 and at a large number.",
     "reads": "Which addresses do the 32 lanes of a warp read in one instruction? A sector has 32 bytes.",
     "writes": "Which addresses do the 32 lanes of a warp write in one instruction? A sector has 32 bytes.",
-    "requests": "How often does a warp go to global memory for each element? Once to read it and once to write it can be enough.",
+    "requests": "How often does a warp go to global memory for each element? One read and one write can be enough.",
     "conflicts": "A word's bank is its index modulo 32. Which words do the lanes of a warp ask for at once?",
+    "wavefronts": "How often does a warp go to shared memory, and how many of its lanes have something to do there?",
     "time": "What limits it now? `labkit.what_limits` tells.",
 }
 
@@ -135,7 +136,7 @@ def _checks(asked: Exercise, text: str) -> Iterator[tuple[str, bool | None, str]
             if those := [each for each in traced if each[0].mode.startswith("backward") == backward]:
                 yield _values(check, operator, asked, those)
         launch, totals = traced[-1][0], traced[-1][1]["totals"]
-        for check in ("reads", "writes", "requests", "conflicts"):
+        for check in ("reads", "writes", "requests", "conflicts", "wavefronts"):
             if check in asked.limits:
                 yield check, *_counted(check, totals, asked.limits[check], _title(launch))
         if "time" in asked.limits:
@@ -231,9 +232,10 @@ def _told_apart(got: float, wanted: float) -> str:
 
 
 def _counted(check: str, totals: dict, limit: float, title: str) -> tuple[bool, str]:
-    if check == "conflicts":
-        found = sum(totals[does, True].conflicts for does in ("reads", "writes"))
-        return found <= limit, f"{title}: {found:,} bank conflicts; at most {limit:,}"
+    if check in ("conflicts", "wavefronts"):
+        found = sum(getattr(totals[does, True], check) for does in ("reads", "writes"))
+        what = {"conflicts": "bank conflicts", "wavefronts": "wavefronts of shared memory"}[check]
+        return found <= limit, f"{title}: {found:,} {what}; at most {limit:,}"
     if check == "requests":
         found = sum(totals[does, False].requests for does in ("reads", "writes", "updates"))
         return found <= limit, f"{title}: {found:,} requests of global memory; at most {limit:,}"

@@ -25,7 +25,8 @@ __global__ void largest(const float* x, float* y, int64_t cols) {
 const char* row_sum_forward(Element element, int64_t, const void* x, void* y, int64_t rows, int64_t cols, void* stream) {
     if (element != Element::float32) return "this exercise takes float32 alone";
     auto launch = [&](auto kernel, int threads) {
-        kernel<<<rows, threads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const float*>(x), static_cast<float*>(y), cols);
+        kernel<<<rows, threads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const float*>(x), static_cast<float*>(y),
+                                                                        cols);
         return launch_error();
     };
     if (cols <= 32) return launch(largest<32>, 32);

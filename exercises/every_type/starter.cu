@@ -1,4 +1,4 @@
-// The cube, y = x^3, for all element types: 16-bit ones are computed in float and rounded once, float in float, double in double.
+// The cube, y = x^3, for all element types: those of 16 bits are computed in float and rounded once, double in double.
 //
 //   v1  one element a thread; the element type is a template parameter, chosen when the operator is called
 #include "copy.h"

@@ -24,8 +24,8 @@ SPREAD, LARGEST = 0.5, 0.984375  # as x and as y, which stays below 1
 
 
 def tolerance(dtype, version, mode):
-    """(ulps, absolute). forward: CUDA's tanhf is within 2 ulp. backward: the square and the difference are at most 1 and rounded,
-    and grad is at most 2, as is the product, which is rounded too: 2 (1 + 1) 2^-24 and 2 * 2^-24, and less than as much again for
-    products of such errors.
+    """(ulps, absolute). forward: CUDA's tanhf is within 2 ulp. backward: the square and the difference are at most 1 and
+    rounded, and grad is at most 2, as is the product, which is rounded too: 2 (1 + 1) 2^-24 and 2 * 2^-24, and less than as
+    much again for products of such errors.
     """
     return (2.0, 0.0) if mode == "forward" else (0.0, 7 * 2.0**-24)

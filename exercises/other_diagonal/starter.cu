@@ -18,6 +18,7 @@ __global__ void mirror(const float* x, float* y, int64_t rows, int64_t cols) {
 const char* transpose_forward(Element element, int64_t, const void* x, void* y, int64_t rows, int64_t cols, void* stream) {
     if (element != Element::float32) return "this exercise takes float32 alone";
     const dim3 block(TILE, THREAD_ROWS), grid(divide_up(cols, TILE), divide_up(rows, TILE));
-    mirror<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const float*>(x), static_cast<float*>(y), rows, cols);
+    mirror<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const float*>(x), static_cast<float*>(y), rows,
+                                                                  cols);
     return launch_error();
 }

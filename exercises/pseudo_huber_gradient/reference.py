@@ -16,9 +16,9 @@ SPREAD, LARGEST = 2.5, 8.0
 
 
 def tolerance(dtype, version, mode):
-    """(ulps, 0). u = 2^-24. A reciprocal, a square of it, which doubles its error, and the sum are off by 4u, the root by half of
-    that and its own u, the quotient by one more, and the product with grad by another: 5u of the result, less than 5 ulp. A
-    hypotenuse by its own function is within 3 ulp, 6u, and the rest 2u: 8 ulp allow that too. A 16-bit result is the rounding of
-    such a number: half an ulp, and 8u / 2^-8 of one, less than a thousandth.
+    """(ulps, 0). u = 2^-24. A reciprocal, a square of it, which doubles its error, and the sum are off by 4u, the root by
+    half of that and its own u, the quotient by one more, and the product with grad by another: 5u of the result, less than 5
+    ulp. A hypotenuse by its own function is within 3 ulp, 6u, and the rest 2u: 8 ulp allow that too. A 16-bit result is the
+    rounding of such a number: half an ulp, and 8u / 2^-8 of one, less than a thousandth.
     """
     return (0.501 if dtype == torch.bfloat16 else 8.0), 0.0

@@ -20,7 +20,7 @@ __global__ void differences(const float* x, float* y, int64_t rows, int64_t cols
 const char* stencil_forward(Element element, int64_t, const void* x, void* y, int64_t rows, int64_t cols, void* stream) {
     if (element != Element::float32) return "this exercise takes float32 alone";
     const dim3 block(32, 8), grid(divide_up(cols, block.x), divide_up(rows, block.y));
-    differences<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const float*>(x), static_cast<float*>(y), rows,
-                                                                       cols);
+    differences<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const float*>(x), static_cast<float*>(y),
+                                                                       rows, cols);
     return launch_error();
 }

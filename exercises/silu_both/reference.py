@@ -23,10 +23,11 @@ SPREAD, LARGEST = 2.5, 8.0
 
 
 def tolerance(dtype, version, mode):
-    """{output: (ulps, absolute)}. u = 2^-24. expf is within 2 ulp, 4u relatively; the sum and the quotient add u each, and the
-    product another: s is off by 6u and y by 7u of itself, less than 7 ulp. 1 - s is off by 6u of s, at most, and by u of itself:
-    7u. With |x| <= 8 the product is off by 8 (7 + 1) u, the parenthesis, at most 9, by 9u more, and times s, at most 1, by 6 + 1
-    of its 9: (64 + 9 + 63) u. Rounding to 16 bits adds half an ulp of a number that is off by that much, 2^-8 of it more.
+    """{output: (ulps, absolute)}. u = 2^-24. expf is within 2 ulp, 4u relatively; the sum and the quotient add u each, and
+    the product another: s is off by 6u and y by 7u of itself, less than 7 ulp. 1 - s is off by 6u of s, at most, and by u of
+    itself: 7u. With |x| <= 8 the product is off by 8 (7 + 1) u, the parenthesis, at most 9, by 9u more, and times s, at most
+    1, by 6 + 1 of its 9: (64 + 9 + 63) u. Rounding to 16 bits adds half an ulp of a number that is off by that much, 2^-8 of
+    it more.
     """
     u, small = 2.0**-24, dtype == torch.bfloat16
     bound = (64 + 9 + 63) * u

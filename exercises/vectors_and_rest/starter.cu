@@ -10,7 +10,7 @@ constexpr int THREADS = 128;
 // Of a number that is computed in: to_compute makes it of an element, and to_element<T> an element of it.
 template <class F> __device__ F square(F x) { return x * x; }
 
-// x and y start at multiples of 16 bytes. The grid has a thread for each whole vector, and one more for each element that is left.
+// x and y start at multiples of 16 bytes. The grid has a thread for each whole vector and for each element that is left over.
 template <class T>
 __global__ void kernel(const T* x, T* y, int64_t n) {
     constexpr int SIZE = Vec<T>::SIZE;  // elements of a vector
