@@ -19,9 +19,9 @@ from labkit import REPOSITORY
 from labkit.listing import show_source
 
 FOLDER = REPOSITORY / "exercises"
-CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "reads", "writes", "conflicts",
-          "time")
-LIMITS = ("reads", "writes", "conflicts", "time")
+CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "reads", "writes", "requests",
+          "conflicts", "time")
+LIMITS = ("reads", "writes", "requests", "conflicts", "time")
 
 
 class ExerciseError(Exception):
@@ -52,10 +52,11 @@ class Exercise:
 
     lab: whose end it stands at. title, task: Markdown. operator: the folder of kernels/ whose launcher's header, binding and
     reference it takes; the learner's file stands in the place of its .cu, and a reference.py of the exercise in that of its
-    reference. launches: what is run on the CPU, in this order. limits: {check: the most there may be}, counted in the last
-    launch: "reads" and "writes" in sectors a request of global memory, "conflicts" in bank conflicts; "time" is the least share
-    of a copy's speed, on a GPU and at the shape `timed`. hints: from the first to the last. ideas: {check: what to think of
-    where it fails}. wrong: answers that have to fail.
+    reference, which may have a function `given` besides (see grading). launches: what is run on the CPU, in this order. limits:
+    {check: the most there may be}, counted in the last launch: "reads" and "writes" in sectors a request of global memory,
+    "requests" in warps' loads and stores of it, "conflicts" in bank conflicts; "time" is the least share of a copy's speed, on
+    a GPU and at the shape `timed`. hints: from the first to the last. ideas: {check: what to think of where it fails}. wrong:
+    answers that have to fail.
     """
 
     name: str

@@ -2,6 +2,9 @@
 
 The file takes the place of an operator's .cu, in a copy of that operator's folder, and is traced on the CPU. So a missing
 barrier, a store too far and a bank conflict are seen every time, whatever the numbers are.
+
+The inputs are drawn as `labkit.check` draws them. Where the exercise's reference.py has a function `given(mode, inputs)`, what
+it returns for them is taken instead: numbers that no draw brings, such as NaN, or another place in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from labkit.apart import launched_apart
 from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_folder import build_root, made_once
 from labkit.cases import draw_inputs
-from labkit.exercises import CHECKS, Exercise, Launch, read
+from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
 from labkit.operator import Operator, kernels, kernels_of
 from labkit.precision import spacing
 from labkit.references import allowed, exact_outputs
@@ -43,6 +46,7 @@ IDEAS = {
     "gradient": "Differentiate the formula on paper, and compare it with the code at 0 and at a large number.",
     "reads": "Which addresses do the 32 lanes of a warp read in one instruction? A sector has 32 bytes.",
     "writes": "Which addresses do the 32 lanes of a warp write in one instruction? A sector has 32 bytes.",
+    "requests": "How often is each element loaded or stored, and how many of them does one load of a lane bring?",
     "conflicts": "A word's bank is its index modulo 32. Which words do the lanes of a warp ask for at once?",
     "time": "What limits it now? `labkit.what_limits` tells.",
 }
@@ -112,8 +116,7 @@ def _seen(asked: Exercise, text: str) -> Iterator[Seen]:
 
 
 def _asked_for(asked: Exercise) -> list[str]:
-    of_limits = {"reads", "writes", "conflicts", "time"}
-    return [check for check in CHECKS if check in asked.limits or check not in of_limits
+    return [check for check in CHECKS if check in asked.limits or check not in LIMITS
             and (check != "gradient" or any(launch.mode.startswith("backward") for launch in asked.launches))]
 
 
@@ -134,7 +137,7 @@ def _checks(asked: Exercise, text: str) -> Iterator[tuple[str, bool | None, str]
         if backward := [each for each in traced if each[0].mode.startswith("backward")]:
             yield _values("gradient", operator, backward)
         launch, totals = traced[-1][0], traced[-1][1]["totals"]
-        for check in ("reads", "writes", "conflicts"):
+        for check in ("reads", "writes", "requests", "conflicts"):
             if check in asked.limits:
                 yield check, *_counted(check, totals, asked.limits[check], _title(launch))
         if "time" in asked.limits:
@@ -180,7 +183,9 @@ def _traced(operator: Operator, launches: tuple[Launch, ...]) -> list[tuple[Laun
 
 
 def _inputs(operator: Operator, launch: Launch) -> list[torch.Tensor]:
-    return draw_inputs(operator.reference, launch.mode, launch.dtype, torch.device("cpu"), {"shape": launch.size}, seed=0)
+    drawn = draw_inputs(operator.reference, launch.mode, launch.dtype, torch.device("cpu"), {"shape": launch.size}, seed=0)
+    given = getattr(operator.reference, "given", None)
+    return given(launch.mode, drawn) if given else drawn
 
 
 def _title(launch: Launch) -> str:
@@ -207,7 +212,8 @@ def _values(check: str, operator: Operator, traced: list[tuple[Launch, dict]]) -
         wanted = exact_outputs(operator.reference, launch.mode, inputs)
         most = allowed(operator.reference, launch.mode, launch.dtype, operator.latest, launch.size)
         for name, got, want, (ulps, absolute) in zip(names, found["outputs"], wanted, most, strict=True):
-            near = (got.double() - want).abs() <= ulps * spacing(want, got.dtype) + absolute  # a NaN is not
+            near = (got.double() - want).abs() <= ulps * spacing(want, got.dtype) + absolute  # not where one is not finite
+            near |= (got == want) | (got.isnan() & want.isnan())
             if not near.all():
                 index = tuple((~near).nonzero()[0].tolist())
                 return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is {got[index].item():.6g}, and "
@@ -219,6 +225,9 @@ def _counted(check: str, totals: dict, limit: float, title: str) -> tuple[bool, 
     if check == "conflicts":
         found = sum(totals[does, True].conflicts for does in ("reads", "writes"))
         return found <= limit, f"{title}: {found:,} bank conflicts; at most {limit:,}"
+    if check == "requests":
+        found = sum(totals[does, False].requests for does in ("reads", "writes"))
+        return found <= limit, f"{title}: {found:,} requests of global memory; at most {limit:,}"
     total = totals[check, False]
     found = total.sectors / total.requests if total.requests else math.inf
     return found <= limit, f"{title}: {found:.3g} sectors a request; at most {limit:g}"
