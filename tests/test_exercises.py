@@ -148,7 +148,7 @@ def test_a_nan_that_is_wanted_is_right_and_a_number_in_its_place_is_not():
 
 
 def test_inputs_are_those_that_given_of_the_reference_makes_of_the_drawn_ones(monkeypatch, tmp_path):
-    asked = exercises.read("negate")  # of its arrays only that of 1000 elements is given elsewhere than at a multiple of 16 bytes
+    asked = exercises.read("negate")  # of its arrays that of 1000 elements alone begins beside a multiple of 16 bytes
     file = tmp_path / "negate.cu"
     file.write_text(asked.solution.read_text(encoding="utf-8").replace("if (!aligned)", "if (false)"))
     for size, failed in ((1024, None), (1000, "ends")):

@@ -21,9 +21,9 @@ def tolerance(dtype, version, mode, shape):
     """(ulps, absolute), for a matrix of this shape.
 
     u is 2^-24. A lane adds every 32nd square and the tree is 5 deep: the sum of the rounded squares, all positive, is off by
-    gamma(n + 1) of itself. The root takes half and rounds, and so do quotient and product. A relative error of r is r / u ulps at
-    most of float32, and r / u' of a 16-bit type whose unit roundoff is u', where the store adds half an ulp. Near a length of 1
-    both answers are within that of each other.
+    gamma(n + 1) of itself. The root takes half and rounds, and so do quotient and product. A relative error of r is r / u ulps
+    at most of float32, and r / u' of a 16-bit type whose unit roundoff is u', where the store adds half an ulp. Near a length
+    of 1 both answers are within that of each other.
     """
     additions = -(-shape[1] // 32) + 5
     relative = gamma(additions + 1, 2.0**-24) / 2 + 3 * 2.0**-24

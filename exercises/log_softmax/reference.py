@@ -19,9 +19,10 @@ def given(mode, inputs):
 def tolerance(dtype, version, mode, shape):
     """(ulps, absolute), for a matrix of this shape.
 
-    u is 2^-24. A lane adds every 32nd gradient and the tree is 5 deep: no one goes through more than n additions, and the sum, of
-    2 cols at most, is off by gamma(n) of it. exp is at most 1 and within 2 ulp, 4u; product and difference round: 6u of 2 cols + 2 in
-    all. (16 bits round a probability up to 1 + 2^-8.) Rounding to 16 bits adds half an ulp of a number that is off by as much.
+    u is 2^-24. A lane adds every 32nd gradient and the tree is 5 deep: no one goes through more than n additions, and the sum,
+    of 2 cols at most, is off by gamma(n) of it. exp is at most 1 and within 2 ulp, 4u; product and difference round: 6u of 2
+    cols + 2 in all. (16 bits round a probability up to 1 + 2^-8.) Rounding to 16 bits adds half an ulp of a number that is off
+    by as much.
     """
     cols = shape[1]
     bound = (1 + 2.0**-7) * (gamma(-(-cols // 32) + 5, 2.0**-24) + 6 * 2.0**-24) * (2 * cols + 2)

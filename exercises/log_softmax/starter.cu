@@ -1,4 +1,4 @@
-// The gradient of log_softmax from its result: grad_x[r][c] = grad[r][c] - exp(y[r][c]) * (grad[r][0] + ... + grad[r][cols - 1]).
+// The gradient of log_softmax from its result y: grad_x[r][c] = grad[r][c] - exp(y[r][c]) * (the sum of grad[r]).
 //
 //   v1  a warp a row: the sum first, then the result
 #include <math.h>

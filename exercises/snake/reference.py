@@ -25,8 +25,8 @@ SPREAD, LARGEST = 3.0, 10.0
 def tolerance(dtype, version, mode):
     """(ulps, absolute).
 
-    u is 2^-24. A sine or cosine is within 2 ulp and at most 1, so it is off by 4u at most, and a product of two by 9u. forward adds
-    that to x, and rounds. backward has 1 + 2 sin(x) cos(x), or the sine of 2x, which is off by less: 18u and the sum's 2u, times
-    a gradient of at most 2, and rounds. Rounding is half an ulp, of a 16-bit type or of float32.
+    u is 2^-24. A sine or cosine is within 2 ulp and at most 1, so it is off by 4u at most, and a product of two by 9u. forward
+    adds that to x, and rounds. backward has 1 + 2 sin(x) cos(x), or the sine of 2x, which is off by less: 18u and the sum's 2u,
+    times a gradient of at most 2, and rounds. Rounding is half an ulp, of a 16-bit type or of float32.
     """
     return 0.5, (9 if mode == "forward" else 42) * (1 + 2.0**-8) * 2.0**-24

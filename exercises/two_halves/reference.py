@@ -17,5 +17,5 @@ SPREAD, LARGEST = 1.0, 100.0
 
 
 def tolerance(dtype, version, mode):
-    """(ulps, absolute). Which numbers are stored is no matter of tolerance: a difference of neighbours is exact in float32."""
+    """(ulps, absolute). Both are rounded once, and what is rounded is exact: x, and the difference of two near numbers."""
     return 0.0, 0.0

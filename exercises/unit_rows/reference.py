@@ -27,10 +27,10 @@ def tolerance(dtype, version, mode, shape):
     """(ulps, absolute), for a matrix of this shape.
 
     u is 2^-24. A lane adds every 32nd product and the tree is 5 deep, so none goes through more than n additions: s is off by
-    gamma(n + 1) of itself, and p by gamma(n + 1) |grad| |x| (Cauchy). So x p / s is off by 2 gamma(n + 1) + 2u of |grad|, and the
-    difference by 1u of 2 |grad|. Root and quotient are off by half of gamma(n + 1) and 2u of 2 |grad| / |x|. As |grad| is at most
-    2 sqrt(cols), and |x| at least half of sqrt(cols), all is at most (3 gamma(n + 1) + 8u) * 4. A 16-bit store adds half an ulp of a
-    number that is off by as much.
+    gamma(n + 1) of itself, and p by gamma(n + 1) |grad| |x| (Cauchy). So x p / s is off by 2 gamma(n + 1) + 2u of |grad|, and
+    the difference by 1u of 2 |grad|. Root and quotient are off by half of gamma(n + 1) and 2u of 2 |grad| / |x|. As |grad| is
+    at most 2 sqrt(cols), and |x| at least half of sqrt(cols), all is at most (3 gamma(n + 1) + 8u) * 4. A 16-bit store adds
+    half an ulp of a number that is off by as much.
     """
     additions = -(-shape[1] // 32) + 5
     return (0.5 if dtype == torch.bfloat16 else 0.0), (1 + 2.0**-8) * 4 * (3 * gamma(additions + 1, 2.0**-24) + 8 * 2.0**-24)

@@ -2,7 +2,8 @@
 //
 //   v1  a warp a row: both sums in one pass, then the result
 //
-// With s = x[r] . x[r] and p = grad[r] . x[r], sums of products over the row, grad_x[r][c] = (grad[r][c] - x[r][c] p / s) / sqrt(s).
+// With s = x[r] . x[r] and p = grad[r] . x[r], sums of products over the row,
+// grad_x[r][c] = (grad[r][c] - x[r][c] p / s) / sqrt(s).
 #include <math.h>
 
 #include "launch.cuh"

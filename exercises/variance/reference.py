@@ -19,9 +19,10 @@ def tolerance(dtype, version, mode, shape):
     """(ulps, absolute), for a matrix of this shape.
 
     u is 2^-24. A lane adds every 32nd element and the tree is 5 deep, so no element goes through more than n additions, and the
-    mean, divided, is off by d = gamma(n + 1) (MEAN + LARGEST) at most. The average square of the distances from such a mean is off
-    by d^2. Each distance is rounded, each square and each addition, and the quotient: a relative error of gamma(n + 4) of the
-    variance, which is LARGEST^2 at most. The form that subtracts two squares is off by u MEAN^2 alone, a thousand times as much.
+    mean, divided, is off by d = gamma(n + 1) (MEAN + LARGEST) at most. The average square of the distances from such a mean is
+    off by d^2. Each distance is rounded, each square and each addition, and the quotient: a relative error of gamma(n + 4) of
+    the variance, which is LARGEST^2 at most. The form that subtracts two squares is off by u MEAN^2 alone, a thousand times as
+    much.
     """
     additions = -(-shape[1] // 32) + 5
     of_mean = gamma(additions + 1, 2.0**-24) * (MEAN + LARGEST)
