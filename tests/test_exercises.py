@@ -166,6 +166,11 @@ def test_requests_are_counted_over_reads_and_writes_of_global_memory(monkeypatch
         assert found.right is passed and f"18 requests of global memory; at most {most}" in found.words
 
 
+def test_an_output_that_nothing_writes_is_told_without_a_line():
+    words = grading.grade("one_pass", exercises.read("one_pass").starter, show=False).failed.words
+    assert words == "forward, 1 float32: output left unwritten: nothing writes `y`"
+
+
 def test_an_exercise_of_a_gradient_alone_has_no_check_of_values():
     for name, checks in (("pseudo_huber_gradient", ["gradient"]), ("softplus_tails", ["values"]),
                          ("squared_relu_gradient", ["values", "gradient"])):
