@@ -53,12 +53,12 @@ class Exercise:
 
     lab: whose end it stands at. title, task: Markdown. operator: the folder of kernels/ whose launcher's header, binding and
     reference it takes; the learner's file stands in the place of its .cu, and a reference.py of the exercise in that of its
-    reference. launches: what is run on the CPU, in this order. numbers: what the first elements of each input are that is no
-    gradient, such as 0 and inf; the others are drawn. limits: {check: the most there may be}, counted in the last launch:
-    "reads" and "writes" in sectors a request of global memory, "requests" in requests of global memory in all, "conflicts" and
-    "wavefronts" in those of shared memory in all; "time" is the least share of a copy's speed, on a GPU and at the shape
-    `timed`. hints: from the first to the last. ideas: {check: what to think of where it fails}. wrong: answers that have to
-    fail.
+    reference, which may also have a function `given` (see grading). launches: what is run on the CPU, in this order. numbers:
+    what the first elements of each input are that is no gradient, such as 0 and inf; the others are drawn. limits: {check: the
+    most there may be}, counted in the last launch: "reads" and "writes" in sectors a request of global memory, "requests" in
+    requests of global memory in all, "conflicts" and "wavefronts" in those of shared memory in all; "time" is the least share
+    of a copy's speed, on a GPU and at the shape `timed`. hints: from the first to the last. ideas: {check: what to think of
+    where it fails}. wrong: answers that have to fail.
     """
 
     name: str

@@ -152,6 +152,23 @@ def test_numbers_of_an_exercise_stand_first_in_its_inputs_and_an_infinity_that_i
     assert grading.grade("softplus_tails", asked.solution, show=False).passed
 
 
+def test_a_nan_that_is_wanted_is_right_and_a_number_in_its_place_is_not():
+    asked = exercises.read("clamp")
+    assert grading.grade("clamp", asked.solution, show=False).passed
+    assert "y[0] is -1, and has to be nan" in grading.grade("clamp", asked.starter, show=False).failed.words
+
+
+def test_inputs_are_those_that_given_of_the_reference_makes_of_the_drawn_ones(monkeypatch, tmp_path):
+    asked = exercises.read("negate")  # of its arrays that of 1000 elements alone begins beside a multiple of 16 bytes
+    file = tmp_path / "negate.cu"
+    file.write_text(asked.solution.read_text(encoding="utf-8").replace("if (!aligned)", "if (false)"))
+    for size, failed in ((1024, None), (1000, "ends")):
+        launch = dataclasses.replace(asked.launches[0], size=(size,))
+        monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, launches=(launch,), limits={}))
+        seen = grading.grade("negate", file, show=False).failed
+        assert (seen and seen.check) == failed
+
+
 def test_requests_are_counted_over_reads_and_writes_of_global_memory(monkeypatch):
     asked = exercises.read("one_pass")  # its last launch has 257 elements: nine warps that read once and write once
     for most, passed in ((18, True), (17, False)):
