@@ -20,9 +20,9 @@ from labkit.listing import show_source
 from labkit.report import in_notebook
 
 FOLDER = REPOSITORY / "exercises"
-CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "reads", "writes", "conflicts",
-          "time")
-LIMITS = ("reads", "writes", "conflicts", "time")
+CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "reads", "writes", "requests",
+          "conflicts", "wavefronts", "time")
+LIMITS = ("reads", "writes", "requests", "conflicts", "wavefronts", "time")
 
 
 class ExerciseError(Exception):
@@ -53,8 +53,10 @@ class Exercise:
 
     lab: whose end it stands at. title, task: Markdown. operator: the folder of kernels/ whose launcher's header, binding and
     reference it takes; the learner's file stands in the place of its .cu, and a reference.py of the exercise in that of its
-    reference. launches: what is run on the CPU, in this order. limits: {check: the most there may be}, counted in the last
-    launch: "reads" and "writes" in sectors a request of global memory, "conflicts" in bank conflicts; "time" is the least share
+    reference, which may also have a function `given` (see grading). launches: what is run on the CPU, in this order. numbers:
+    what the first elements of each input are that is no gradient, such as 0 and inf; the others are drawn. limits: {check: the
+    most there may be}, counted in the last launch: "reads" and "writes" in sectors a request of global memory, "requests" in
+    requests of global memory in all, "conflicts" and "wavefronts" in those of shared memory in all; "time" is the least share
     of a copy's speed, on a GPU and at the shape `timed`. hints: from the first to the last. ideas: {check: what to think of
     where it fails}. wrong: answers that have to fail.
     """
@@ -65,6 +67,7 @@ class Exercise:
     task: str
     operator: str
     launches: tuple[Launch, ...]
+    numbers: tuple[float, ...]
     limits: dict[str, float]
     timed: tuple[int, ...] | None
     hints: tuple[str, ...]
@@ -110,7 +113,7 @@ def read(name: str) -> Exercise:
     said = _said(path)
     where = f"exercises/{name}/exercise.yml"
     needed = {"lab", "title", "task", "operator", "sizes", "hints", "ideas", "wrong"}
-    optional = {"order", "modes", "dtypes", "limits", "timed"}
+    optional = {"order", "modes", "dtypes", "numbers", "limits", "timed"}
     if absent := needed - set(said):
         raise ExerciseError(f"{where} lacks {', '.join(sorted(absent))}")
     if strange := set(said) - needed - optional:
@@ -123,8 +126,9 @@ def read(name: str) -> Exercise:
             raise ExerciseError(f"{where}: {what} names {check!r}, which is none of {', '.join(CHECKS)}")
     launches = tuple(Launch(mode, tuple(size), getattr(torch, dtype)) for mode in said.get("modes", ["forward"])
                      for dtype in said.get("dtypes", ["float32"]) for size in said["sizes"])
-    return Exercise(name, said["lab"], said["title"], said["task"], said["operator"], launches, limits,
-                    tuple(said["timed"]) if "timed" in said else None, tuple(said["hints"]), ideas, wrong)
+    return Exercise(name, said["lab"], said["title"], said["task"], said["operator"], launches,
+                    tuple(map(float, said.get("numbers", ()))), limits, tuple(said["timed"]) if "timed" in said else None,
+                    tuple(said["hints"]), ideas, wrong)
 
 
 def exercise(name: str) -> None:

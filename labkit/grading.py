@@ -2,6 +2,9 @@
 
 The file takes the place of an operator's .cu, in a copy of that operator's folder, and is traced on the CPU. So a missing
 barrier, a store too far and a bank conflict are seen every time, whatever the numbers are.
+
+The inputs are drawn as `labkit.check` draws them. Where the exercise's reference.py has a function `given(mode, inputs)`, what
+it returns for them is taken instead: numbers that belong together, or another place in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from labkit.apart import launched_apart
 from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_folder import build_root, made_once
 from labkit.cases import draw_inputs
-from labkit.exercises import CHECKS, Exercise, Launch, read
+from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
 from labkit.operator import Operator, kernels, kernels_of
 from labkit.precision import spacing
 from labkit.references import allowed, exact_outputs
@@ -43,7 +46,9 @@ IDEAS = {
     "gradient": "Differentiate the formula on paper, and compare it with the code at 0 and at a large number.",
     "reads": "Which addresses do the 32 lanes of a warp read in one instruction? A sector has 32 bytes.",
     "writes": "Which addresses do the 32 lanes of a warp write in one instruction? A sector has 32 bytes.",
+    "requests": "How often does a warp go to global memory for each element? One read and one write can be enough.",
     "conflicts": "A word's bank is its index modulo 32. Which words do the lanes of a warp ask for at once?",
+    "wavefronts": "How often does a warp go to shared memory, and how many of its lanes have something to do there?",
     "time": "What limits it now? `labkit.what_limits` tells.",
 }
 
@@ -112,9 +117,9 @@ def _seen(asked: Exercise, text: str) -> Iterator[Seen]:
 
 
 def _asked_for(asked: Exercise) -> list[str]:
-    of_limits = {"reads", "writes", "conflicts", "time"}
-    return [check for check in CHECKS if check in asked.limits or check not in of_limits
-            and (check != "gradient" or any(launch.mode.startswith("backward") for launch in asked.launches))]
+    backward = {launch.mode.startswith("backward") for launch in asked.launches}
+    absent = {"values": False not in backward, "gradient": True not in backward}
+    return [check for check in CHECKS if (check in asked.limits if check in LIMITS else not absent.get(check))]
 
 
 def _checks(asked: Exercise, text: str) -> Iterator[tuple[str, bool | None, str]]:
@@ -127,14 +132,14 @@ def _checks(asked: Exercise, text: str) -> Iterator[tuple[str, bool | None, str]
             yield "builds", False, str(error).replace(f"{folder / asked.operator}/", "")
             return
         yield "builds", True, "compiled for the CPU, with every access traced"
-        traced = _traced(operator, asked.launches)
+        traced = _traced(operator, asked)
         for check in ("ends", "bounds", "barriers", "races", "written"):
             yield _of_the_trace(check, traced)
-        yield _values("values", operator, [each for each in traced if not each[0].mode.startswith("backward")])
-        if backward := [each for each in traced if each[0].mode.startswith("backward")]:
-            yield _values("gradient", operator, backward)
+        for check, backward in ("values", False), ("gradient", True):
+            if those := [each for each in traced if each[0].mode.startswith("backward") == backward]:
+                yield _values(check, operator, asked, those)
         launch, totals = traced[-1][0], traced[-1][1]["totals"]
-        for check in ("reads", "writes", "conflicts"):
+        for check in ("reads", "writes", "requests", "conflicts", "wavefronts"):
             if check in asked.limits:
                 yield check, *_counted(check, totals, asked.limits[check], _title(launch))
         if "time" in asked.limits:
@@ -156,21 +161,22 @@ def _folder(asked: Exercise, text: str) -> Path:
     return made_once(build_root() / "exercises" / digest(sources_under(base, kernels() / "include"), text, own or ""), write)
 
 
-def _traced(operator: Operator, launches: tuple[Launch, ...]) -> list[tuple[Launch, dict]]:
+def _traced(operator: Operator, asked: Exercise) -> list[tuple[Launch, dict]]:
     """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that ended its process."""
     def told(launch: Launch) -> list[torch.Tensor]:
-        inputs = _inputs(operator, launch)
+        inputs = _inputs(operator, asked, launch)
         try:
             found = trace(operator, mode=launch.mode, inputs=inputs, show=False)
         except RuntimeError as error:
             found = {"error": str(error)}
         else:
             found = {"findings": found.findings, "outputs": found.outputs, "totals": {
-                (does, shared): found.total(does, shared) for does in ("reads", "writes") for shared in (False, True)}}
+                (does, shared): found.total(does, shared) for does in ("reads", "writes", "updates")
+                for shared in (False, True)}}
         return [torch.frombuffer(bytearray(pickle.dumps(found)), dtype=torch.uint8)]
 
     seen = []
-    for launch in launches:
+    for launch in asked.launches:
         try:
             ((packed,),) = launched_apart([lambda launch=launch: told(launch)])
             seen.append((launch, pickle.loads(packed.numpy().tobytes())))
@@ -179,8 +185,14 @@ def _traced(operator: Operator, launches: tuple[Launch, ...]) -> list[tuple[Laun
     return seen
 
 
-def _inputs(operator: Operator, launch: Launch) -> list[torch.Tensor]:
-    return draw_inputs(operator.reference, launch.mode, launch.dtype, torch.device("cpu"), {"shape": launch.size}, seed=0)
+def _inputs(operator: Operator, asked: Exercise, launch: Launch) -> list[torch.Tensor]:
+    inputs = draw_inputs(operator.reference, launch.mode, launch.dtype, torch.device("cpu"), {"shape": launch.size}, seed=0)
+    for name, values in zip(operator.reference.MODES[launch.mode][0], inputs, strict=True):
+        if not name.startswith("grad"):
+            given = asked.numbers[:values.numel()]
+            values.view(-1)[:len(given)] = torch.tensor(given, dtype=values.dtype)
+    change = getattr(operator.reference, "given", None)
+    return change(launch.mode, inputs) if change else inputs
 
 
 def _title(launch: Launch) -> str:
@@ -200,25 +212,37 @@ def _of_the_trace(check: str, traced: list[tuple[Launch, dict]]) -> tuple[str, b
                          "written": "every element of the outputs is written, and none is read before"}[check]
 
 
-def _values(check: str, operator: Operator, traced: list[tuple[Launch, dict]]) -> tuple[str, bool, str]:
+def _values(check: str, operator: Operator, asked: Exercise, traced: list[tuple[Launch, dict]]) -> tuple[str, bool, str]:
     """Each output against float64, within what the reference allows; the first element that is off."""
     for launch, found in traced:
-        inputs, names = _inputs(operator, launch), operator.reference.MODES[launch.mode][1]
+        inputs, names = _inputs(operator, asked, launch), operator.reference.MODES[launch.mode][1]
         wanted = exact_outputs(operator.reference, launch.mode, inputs)
         most = allowed(operator.reference, launch.mode, launch.dtype, operator.latest, launch.size)
         for name, got, want, (ulps, absolute) in zip(names, found["outputs"], wanted, most, strict=True):
-            near = (got.double() - want).abs() <= ulps * spacing(want, got.dtype) + absolute  # a NaN is not
+            near = (got.double() - want).abs() <= ulps * spacing(want, got.dtype) + absolute  # nothing infinite is, nor NaN
+            near |= (got.double() == want) | (got.isnan() & want.isnan())
             if not near.all():
                 index = tuple((~near).nonzero()[0].tolist())
-                return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is {got[index].item():.6g}, and "
-                                      f"has to be {want[index].item():.6g}; {int((~near).sum()):,} of {near.numel():,} are off")
+                return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is "
+                                      f"{_told_apart(got[index].item(), want[index].item())}; {int((~near).sum()):,} of "
+                                      f"{near.numel():,} are off")
     return check, True, f"{len(traced)} launches agree with float64"
 
 
+def _told_apart(got: float, wanted: float) -> str:
+    """Both numbers, in so many digits that one sees them differ."""
+    digits = 6 if f"{got:.6g}" != f"{wanted:.6g}" else 17
+    return f"{got:.{digits}g}, and has to be {wanted:.{digits}g}"
+
+
 def _counted(check: str, totals: dict, limit: float, title: str) -> tuple[bool, str]:
-    if check == "conflicts":
-        found = sum(totals[does, True].conflicts for does in ("reads", "writes"))
-        return found <= limit, f"{title}: {found:,} bank conflicts; at most {limit:,}"
+    if check in ("conflicts", "wavefronts"):
+        found = sum(getattr(totals[does, True], check) for does in ("reads", "writes"))
+        what = {"conflicts": "bank conflicts", "wavefronts": "wavefronts of shared memory"}[check]
+        return found <= limit, f"{title}: {found:,} {what}; at most {limit:,}"
+    if check == "requests":
+        found = sum(totals[does, False].requests for does in ("reads", "writes", "updates"))
+        return found <= limit, f"{title}: {found:,} requests of global memory; at most {limit:,}"
     total = totals[check, False]
     found = total.sectors / total.requests if total.requests else math.inf
     return found <= limit, f"{title}: {found:.3g} sectors a request; at most {limit:g}"
@@ -232,7 +256,7 @@ def _timed(asked: Exercise) -> tuple[bool | None, str]:
 
     operator = load(asked.operator, version=1, backend="cuda", launch=False)
     launch = dataclasses.replace(asked.launches[0], size=asked.timed)
-    inputs = [t.to(operator.device) for t in _inputs(operator, launch)]
+    inputs = [t.to(operator.device) for t in _inputs(operator, asked, launch)]
     call = getattr(operator.ops, launch.mode)
     made = call(*inputs, operator.latest)
     moved = sum(t.nbytes for t in [*inputs, *([made] if torch.is_tensor(made) else made)])

@@ -21,7 +21,7 @@ class Finding:
     other_line: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.line}: {self.text}"
+        return self.text if self.line.endswith(":0") else f"{self.line}: {self.text}"  # 0: no line is known
 
 
 def findings_of(raw: dict, line_of: Callable[[Sequence[int]], str], accesses: Sequence) -> list[Finding]:

@@ -1,6 +1,8 @@
 """The exercises: each starter fails, each solution passes, each wrong answer fails for the reason that is stated; the calls."""
 
+import dataclasses
 import json
+import math
 
 import nbformat
 import pytest
@@ -135,6 +137,62 @@ def test_what_no_exercise_is_called_is_refused_with_those_that_there_are():
     for call in (labkit.exercise, labkit.hint, labkit.solution, labkit.grade):
         with pytest.raises(LookupError, match="there is no exercise 'nothing'; there are .*barrier"):
             call("nothing")
+
+
+def test_numbers_of_an_exercise_stand_first_in_its_inputs_and_an_infinity_that_is_wanted_is_right(monkeypatch, tmp_path):
+    asked = exercises.read("softplus_tails")
+    only = dataclasses.replace(asked, numbers=(-math.inf, math.inf), launches=asked.launches[:1])
+    monkeypatch.setattr(grading, "read", lambda name: only)
+    text = asked.solution.read_text(encoding="utf-8")
+    file = tmp_path / "softplus.cu"
+    for formula, element, words in (("x", 0, "is -inf, and has to be 0"), ("fmaxf(x, 0) + (x == INFINITY ? NAN : 0)", 1,
+                                                                       "is nan, and has to be inf")):
+        file.write_text(text.replace("fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)))", formula))
+        assert f"y[{element}] {words}" in grading.grade("softplus_tails", file, show=False).failed.words
+    assert grading.grade("softplus_tails", asked.solution, show=False).passed
+
+
+def test_a_nan_that_is_wanted_is_right_and_a_number_in_its_place_is_not():
+    asked = exercises.read("clamp")
+    assert grading.grade("clamp", asked.solution, show=False).passed
+    assert "y[0] is -1, and has to be nan" in grading.grade("clamp", asked.starter, show=False).failed.words
+
+
+def test_inputs_are_those_that_given_of_the_reference_makes_of_the_drawn_ones(monkeypatch, tmp_path):
+    asked = exercises.read("negate")  # of its arrays that of 1000 elements alone begins beside a multiple of 16 bytes
+    file = tmp_path / "negate.cu"
+    file.write_text(asked.solution.read_text(encoding="utf-8").replace("if (!aligned)", "if (false)"))
+    for size, failed in ((1024, None), (1000, "ends")):
+        launch = dataclasses.replace(asked.launches[0], size=(size,))
+        monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, launches=(launch,), limits={}))
+        seen = grading.grade("negate", file, show=False).failed
+        assert (seen and seen.check) == failed
+
+
+def test_requests_are_counted_over_reads_and_writes_of_global_memory(monkeypatch):
+    asked = exercises.read("one_pass")  # its last launch has 257 elements: nine warps that read once and write once
+    for most, passed in ((18, True), (17, False)):
+        monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, limits={"requests": most}))
+        found = next(each for each in grading.grade("one_pass", asked.solution, show=False).seen if each.check == "requests")
+        assert found.right is passed and f"18 requests of global memory; at most {most}" in found.words
+
+
+def test_an_output_that_nothing_writes_is_told_without_a_line():
+    words = grading.grade("one_pass", exercises.read("one_pass").starter, show=False).failed.words
+    assert words == "forward, 1 float32: output left unwritten: nothing writes `y`"
+
+
+def test_an_exercise_of_a_gradient_alone_has_no_check_of_values():
+    for name, checks in (("pseudo_huber_gradient", ["gradient"]), ("softplus_tails", ["values"]),
+                         ("squared_relu_gradient", ["values", "gradient"])):
+        found = grading.grade(name, exercises.read(name).solution, show=False)
+        assert [each.check for each in found.seen if each.check in ("values", "gradient")] == checks
+
+
+@pytest.mark.parametrize("got, wanted, words", [(1.5, 2, "1.5, and has to be 2"), (math.nan, 1, "nan, and has to be 1"),
+                                                (1 + 2**-30, 1, "1.0000000009313226, and has to be 1")])
+def test_two_numbers_that_differ_are_told_in_so_many_digits_that_it_shows(got, wanted, words):
+    assert grading._told_apart(got, wanted) == words
 
 
 @pytest.mark.parametrize("change, words", [
