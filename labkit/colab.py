@@ -13,7 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from labkit import REPOSITORY, diagnosis, machine, setup
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from labkit import REPOSITORY, diagnosis, machine, requirements, setup
 from labkit.pip import SetupError, pip_install
 
 NEVER_CHANGED = "torch", "numpy"
@@ -49,8 +52,6 @@ def prepare() -> None:
 
 
 def _install() -> None:
-    from labkit import requirements  # it needs packaging, which a kernel's Python has, and what only imports this module not
-
     wanted = [one for one in requirements.asked() if one.name not in requirements.NOT_FOR_LABS]
     unmet = [one for one in wanted if not requirements.met(one)]
     for one in unmet:
@@ -58,7 +59,7 @@ def _install() -> None:
             raise SetupError(f"{one.name} {have} is installed, the labs need {one.name}{one.specifier}, and this cell never "
                              f"changes {one.name}. On Colab, choose another runtime version under Runtime > Change runtime "
                              "type; elsewhere, use make lab, which makes an environment of its own.")
-    imported = _imported()
+    imported = _imported() if unmet else set()
     staying = [one for one in unmet if one.name in imported]
     for one in staying:
         print(f"{one.name} {requirements.installed(one.name)} is in use and stays; the labs were tried with {one.specifier}")
@@ -77,25 +78,16 @@ def _install() -> None:
 def _imported() -> set[str]:
     """The names of the packages that this process has imported a module of."""
     packages, modules = importlib.metadata.packages_distributions(), {name.partition(".")[0] for name in sys.modules}
-    return {_name(package) for module in modules for package in packages.get(module, ())}
+    return {canonicalize_name(package) for module in modules for package in packages.get(module, ())}
 
 
 def _pins(renewed: set[str]) -> list[str]:
     """A constraint of pip's for each package that is installed, but for those to be renewed: what is here stays as it is."""
-    from packaging.version import InvalidVersion, Version
-
     pins = set()
     for package in importlib.metadata.distributions():
         try:
-            if package.name and _name(package.name) not in renewed:
+            if package.name and canonicalize_name(package.name) not in renewed:
                 pins.add(f"{package.name}=={Version(package.version)}")
         except (InvalidVersion, TypeError):
             pass  # half-removed, or older than the rules for versions: pip would stop at its line
     return sorted(pins)
-
-
-def _name(package: str) -> str:
-    from packaging.utils import canonicalize_name
-
-    return canonicalize_name(package)
-

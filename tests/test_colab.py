@@ -355,6 +355,7 @@ def test_labs_have_a_button_that_opens_them_in_colab_and_chapters_have_none(tmp_
         f"suppress_warnings = ['myst.xref_missing']\nhtml_theme_options = {{'launch_buttons': {{'colab_url': {colab!r}}}}}\n")
     # In a process of its own: myst_nb stays registered with docutils, and other tests' pages would be read by it.
     subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", tmp_path, tmp_path / "html"], cwd=REPOSITORY, check=True)
+    assert first_cell.HEAD in (tmp_path / "html" / "labs" / f"{LABS[0].stem}.html").read_text()
     links = {page: re.findall(rf'href="({colab}[^"]*)"', (tmp_path / "html" / f"{page}.html").read_text())
              for page in ("chapter", f"labs/{LABS[0].stem}")}
     assert links == {"chapter": [], f"labs/{LABS[0].stem}": [
@@ -382,7 +383,7 @@ def test_the_labs_import_nothing_of_what_is_left_out_for_them():
 
 
 def imported(path):
-    """The modules that a file imports, at its head or later; with each name that is imported from one, as if it were a module."""
+    """The modules that a file imports, at its head or later; each name that is imported from one counts as if a module."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
