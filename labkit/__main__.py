@@ -77,8 +77,8 @@ def slides() -> int:
     """Build the workshop's slides strictly, from nothing, and print where they are."""
     made = REPOSITORY / "_build" / "slides"
     shutil.rmtree(made, ignore_errors=True)
-    status = _python("-m", "sphinx", "-b", "revealjs", "-q", "-W", "-n", "--keep-going", str(REPOSITORY / "workshop" / "slides"),
-                     str(made))
+    status = _python("-m", "sphinx", "-b", "revealjs", "-q", "-W", "-n", "--keep-going",
+                     str(REPOSITORY / "workshop" / "slides"), str(made))
     print(f"The slides: {made / 'index.html'}" if status == 0 else "The slides were not built: see the warnings above.")
     return 1 if status else 0
 

@@ -12,11 +12,12 @@ from traitlets.config import Config
 from labkit import REPOSITORY
 from labkit.exercises import names, read
 from labkit.sources import EXERCISE as TAG
+from labkit.sources import EXERCISE as TAG
 
 OPENING = """## Exercises
 
-Each asks you to complete a small `.cu` file. It is graded on the CPU, by a trace of its accesses and by its numbers, so a grade is
-the same without a GPU. `labkit.hint("NAME")` tells one hint at a time, `labkit.solution("NAME")` the answer."""
+Each asks you to complete a small `.cu` file. It is graded on the CPU, by a trace of its accesses and by its numbers, so
+a grade is the same without a GPU. `labkit.hint("NAME")` tells one hint at a time, `labkit.solution("NAME")` the answer."""
 STUB = "// Your code here."
 _CONFIG = Config(ClearSolutions={"code_stub": {"c++": STUB}, "enforce_metadata": False})
 
