@@ -32,7 +32,7 @@ def plan(name: str) -> dict:
         end = now + datetime.timedelta(minutes=step["minutes"])
         rows.append({"from": f"{now:%H:%M}", "minutes": step["minutes"], "what": step["what"],
                      "chapter": step.get("chapter", "–").partition("_")[0],
-                     "exercises": ", ".join(_titles(name, step)) or "–"})
+                     "exercises": "; ".join(_titles(name, step)) or "–"})
         now = end
     return results.table_of(f"{name.capitalize()}, from {rows[0]['from']} to {now:%H:%M}", rows)
 

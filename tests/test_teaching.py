@@ -19,7 +19,7 @@ def test_a_plan_goes_by_the_clock_and_its_exercises_are_there(name, minutes):
     hours, past = map(int, rows[-1]["from"].split(":"))
     assert 60 * hours + past + rows[-1]["minutes"] == 9 * 60 + minutes
     for row, step in zip(rows, PLANS[name]["steps"], strict=True):
-        assert row["exercises"].count(", ") + 1 >= step.get("exercises", 0)
+        assert row["exercises"].count("; ") + 1 >= step.get("exercises", 0)
         assert "chapter" not in step or (REPOSITORY / "book" / f"{step['chapter']}.md").is_file()
     longest = max(sum(step["minutes"] for step in part) for part in parts(PLANS[name]["steps"]))
     assert longest <= 140, "nobody sits that long without a break"
