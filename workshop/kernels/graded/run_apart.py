@@ -1,0 +1,56 @@
+"""Starts the kernel in which root grades an answer: as a user who does not exist, in a folder that is then removed.
+
+An answer is any code that a learner likes. Run as root it could read all others' answers and set grades; run as the learner whom
+it names, it could read that one's files, since names can be forged. So it gets a user number of its own that owns nothing, and
+what it leaves running is killed. Called with -I: nothing that was handed in may be imported here.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+WORKSHOP = Path(__file__).resolve().parents[2]
+UIDS = range(61184, 65520)  # those that systemd, too, gives to services for as long as they run
+
+
+def main(connection: Path, extra: list[str]) -> int:
+    """Runs ipykernel on a copy of the connection file, waits for its end, and leaves nothing behind."""
+    sys.path.insert(0, str(WORKSHOP))
+    import workspace
+
+    uid = _free_uid()
+    folder = Path(tempfile.mkdtemp(prefix="graded-"))
+    try:
+        copied = shutil.copy(connection, folder)  # root's own folder cannot be entered any more
+        for path in (folder, copied):
+            os.chown(path, uid, uid)
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "LOGNAME": f"graded-{uid}",
+                       # A GPU that others use as well would say "too slow" of one and not of another, so nothing is timed.
+                       "LABKIT_BACKEND": "host"}
+        kernel = subprocess.Popen(
+            [sys.executable, workspace.__file__, "--home", folder, sys.executable, "-m", "ipykernel_launcher", "-f", copied, *extra],
+            cwd=folder, env=environment, user=uid, group=uid, extra_groups=[])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # is for the kernel, which gets it too
+        return kernel.wait()
+    finally:
+        _end_all_of(uid)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_uid() -> int:
+    """One that no process has: what another answer has left must not reach this one."""
+    taken = {process.stat().st_uid for process in Path("/proc").iterdir() if process.name.isdigit() and process.exists()}
+    return random.choice([uid for uid in UIDS if uid not in taken])
+
+
+def _end_all_of(uid: int) -> None:
+    subprocess.run(["kill", "-KILL", "--", "-1"], user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
