@@ -19,6 +19,9 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+from labkit.build_folder import KEPT  # noqa: E402
 
 
 def main(arguments: list[str]) -> None:
@@ -48,15 +51,14 @@ def copy_labs(source: Path, target: Path) -> None:
 
 
 def link_builds(source: Path, target: Path) -> None:
-    """Links each finished build of `source` at the same place in `target`; links to what is no longer there go."""
+    """Links each build of `source` at the same place in `target`; links to what is no longer there go."""
     target.mkdir(parents=True, exist_ok=True)
     for link in [*target.glob("*"), *target.glob("*/*")]:
         if link.is_symlink() and not link.exists():
             link.unlink()
-    for path in [*source.glob("*"), *source.glob("*/*")]:
+    for path in filter(lambda path: KEPT.fullmatch(path.name), [*source.glob("*"), *source.glob("*/*")]):
         link = target / path.relative_to(source)
-        holds_builds = path.is_dir() and path.parent == source and not path.name.startswith("parsed-")
-        if not holds_builds and path.suffix not in (".lock", ".work") and not os.path.lexists(link):
+        if not os.path.lexists(link):
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(path)
 

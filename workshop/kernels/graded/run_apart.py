@@ -14,15 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORKSHOP = Path(__file__).resolve().parents[2]
+WORKSPACE = Path(__file__).resolve().parents[2] / "workspace.py"
 UIDS = range(61184, 65520)  # those that systemd, too, gives to services for as long as they run
 
 
 def main(connection: Path, extra: list[str]) -> int:
     """Runs ipykernel on a copy of the connection file, waits for its end, and leaves nothing behind."""
-    sys.path.insert(0, str(WORKSHOP))
-    import workspace
-
     uid = _free_uid()
     folder = Path(tempfile.mkdtemp(prefix="graded-"))
     try:
@@ -31,9 +28,9 @@ def main(connection: Path, extra: list[str]) -> int:
             os.chown(path, uid, uid)
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "LOGNAME": f"graded-{uid}",
                        # A GPU that others use as well would say "too slow" of one and not of another, so nothing is timed.
-                       "LABKIT_BACKEND": "host"}
+                       "LABKIT_BACKEND": "host", "MEM_LIMIT": str(6 * 2**30)}
         kernel = subprocess.Popen(
-            [sys.executable, workspace.__file__, "--home", folder, sys.executable, "-m", "ipykernel_launcher", "-f", copied, *extra],
+            [sys.executable, WORKSPACE, "--home", folder, sys.executable, "-m", "ipykernel_launcher", "-f", copied, *extra],
             cwd=folder, env=environment, user=uid, group=uid, extra_groups=[])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # is for the kernel, which gets it too
         return kernel.wait()
