@@ -134,9 +134,8 @@ def is_kept_out(one: Learner, others: list[Learner], place: Path, lab: str) -> N
              place / "exchange" / COURSE / "inbound"]
     for other in others:
         home = place / "home" / other.name
-        pids = subprocess.run(["pgrep", "-u", other.name], capture_output=True, text=True).stdout.split()
         reads += [home, home / "kernel-to-gradient" / lab / f"{lab}.ipynb", home / ".cache", home / ".local",
-                  *(Path("/proc", pid, "environ") for pid in pids)]
+                  *(Path("/proc", str(process), "environ") for process in processes_of(other.name))]
     writes = [REPOSITORY, REPOSITORY / "labkit", REPOSITORY / "build", build, place / "exchange" / COURSE / "outbound",
               *(place / "home" / other.name for other in others)]
     with Kernel(one, f"{lab}/{lab}.ipynb") as kernel:
@@ -186,10 +185,16 @@ def accounts(place: Path, count: int) -> Iterator[dict[str, str]]:
         yield passwords
     finally:
         for name in made:
-            subprocess.run(["pkill", "-KILL", "-u", name])
+            for process in processes_of(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             subprocess.run(["userdel", "--remove", name], stderr=subprocess.DEVNULL)
         if new_group:
             call("groupdel", GROUP)
+
+
+def processes_of(name: str) -> list[int]:
+    return list(map(int, subprocess.run(["pgrep", "-u", name], capture_output=True, text=True).stdout.split()))
 
 
 @contextlib.contextmanager

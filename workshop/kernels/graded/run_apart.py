@@ -5,6 +5,7 @@ it names, it could read that one's files, since names can be forged. So it gets 
 what it leaves running is killed. Called with -I: nothing that was handed in may be imported here.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 WORKSPACE = Path(__file__).resolve().parents[2] / "workspace.py"
@@ -41,12 +43,29 @@ def main(connection: Path, extra: list[str]) -> int:
 
 def _free_uid() -> int:
     """One that no process has: what another answer has left must not reach this one."""
-    taken = {process.stat().st_uid for process in Path("/proc").iterdir() if process.name.isdigit() and process.exists()}
-    return random.choice([uid for uid in UIDS if uid not in taken])
+    while _processes_of(uid := random.choice(UIDS)):
+        pass
+    return uid
+
+
+def _processes_of(uid: int) -> list[int]:
+    found = []
+    for process in filter(lambda path: path.name.isdigit(), Path("/proc").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            if process.stat().st_uid == uid:
+                found.append(int(process.name))
+    return found
 
 
 def _end_all_of(uid: int) -> None:
-    subprocess.run(["kill", "-KILL", "--", "-1"], user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL)
+    """Kills what still runs, and again what that has started meanwhile."""
+    for _ in range(100):
+        if not (left := _processes_of(uid)):
+            return
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":
