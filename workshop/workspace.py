@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> None:
     limit_memory(os.environ.get("MEM_LIMIT"))
     os.environ.update(HOME=str(home), LABKIT_WORK=str(place / "work"), LABKIT_BUILD=str(builds),
                       PYTHONPATH=str(REPOSITORY), PYTHONDONTWRITEBYTECODE="1")
+    os.chdir(place)  # where nbgrader fetches to
     os.execvp(arguments[0], arguments)
 
 
