@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
     (place / "work").mkdir(exist_ok=True)
     limit_memory(os.environ.get("MEM_LIMIT"))
     os.environ.update(HOME=str(home), LABKIT_WORK=str(place / "work"), LABKIT_BUILD=str(builds),
-                      PYTHONPATH=str(REPOSITORY), PYTHONDONTWRITEBYTECODE="1")
+                      PYTHONPATH=str(REPOSITORY), PYTHONDONTWRITEBYTECODE="1",
+                      JUPYTER_RUNTIME_DIR=str(home / ".run"))  # the name of a kernel's socket may have 107 characters in all
     os.chdir(place)  # where nbgrader fetches to
     os.execvp(arguments[0], arguments)
 
