@@ -1,4 +1,4 @@
-"""Makes a learner's workspace, and runs a command in it: python workspace.py [--home FOLDER] COMMAND...
+"""Makes a learner's workspace, and runs a command in it: python workspace.py COMMAND...
 
 It runs as the learner, so it can do nothing that the learner could not. In the home folder, which is closed to others:
 
@@ -27,8 +27,6 @@ from labkit.build_folder import KEPT  # noqa: E402
 def main(arguments: list[str]) -> None:
     """Sets the environment and the limits, and becomes the command."""
     home = Path.home()
-    if arguments[:1] == ["--home"]:
-        home, arguments = Path(arguments[1]), arguments[2:]
     place, builds = home / "kernel-to-gradient", home / ".cache" / "kernel-to-gradient"
     os.umask(0o077)
     os.chmod(home, 0o700)
@@ -36,7 +34,7 @@ def main(arguments: list[str]) -> None:
     link_builds(REPOSITORY / "build", builds)
     (place / "work").mkdir(exist_ok=True)
     limit_memory(os.environ.get("MEM_LIMIT"))
-    os.environ.update(HOME=str(home), LABKIT_WORK=str(place / "work"), LABKIT_BUILD=str(builds),
+    os.environ.update(LABKIT_WORK=str(place / "work"), LABKIT_BUILD=str(builds),
                       PYTHONPATH=str(REPOSITORY), PYTHONDONTWRITEBYTECODE="1",
                       JUPYTER_RUNTIME_DIR=str(home / ".run"))  # the name of a kernel's socket may have 107 characters in all
     os.chdir(place)  # where nbgrader fetches to

@@ -28,11 +28,11 @@ def main(connection: Path, extra: list[str]) -> int:
         copied = shutil.copy(connection, folder)  # root's own folder cannot be entered any more
         for path in (folder, copied):
             os.chown(path, uid, uid)
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "LOGNAME": f"graded-{uid}",
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": folder, "LANG": "C.UTF-8", "LOGNAME": f"graded-{uid}",
                        # A GPU that others use as well would say "too slow" of one and not of another, so nothing is timed.
                        "LABKIT_BACKEND": "host", "MEM_LIMIT": str(6 * 2**30)}
         kernel = subprocess.Popen(
-            [sys.executable, WORKSPACE, "--home", folder, sys.executable, "-m", "ipykernel_launcher", "-f", copied, *extra],
+            [sys.executable, WORKSPACE, sys.executable, "-m", "ipykernel_launcher", "-f", copied, *extra],
             cwd=folder, env=environment, user=uid, group=uid, extra_groups=[])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # is for the kernel, which gets it too
         return kernel.wait()
