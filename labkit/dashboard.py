@@ -71,12 +71,12 @@ def passed(gradebook: Path) -> pd.DataFrame:
 def summary(found: pd.DataFrame) -> str:
     """How many have passed how much, in a sentence."""
     learners, exercises = found.shape
-    if not found.size:
-        return f"{learners} learners, {exercises} exercises: nothing was graded yet."
     good = found == PASSED
-    hardest = good.sum().idxmin()
-    return (f"{learners} learners, {exercises} exercises; {int(good.to_numpy().sum())} of {found.size} passed. Passed by fewest: "
-            f"{hardest[1]}, by {int(good[hardest].sum())}.")
+    said = f"Learners: {learners}. Exercises: {exercises}. Passed: {int(good.to_numpy().sum())} of {found.size}."
+    if found.size and not good.all(axis=None):
+        hardest = good.sum().idxmin()
+        said += f" By fewest: {hardest[1]}, by {int(good[hardest].sum())}."
+    return said
 
 
 def page(found: pd.DataFrame, said: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
+import re
 import secrets
 import signal
 import socket
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 def play(place: Path, url: str, lab: str, passwords: dict[str, str]) -> None:
     """A class, from the first login to the feedback."""
-    file, answers = f"{lab}/{lab}.ipynb", dict(zip(passwords, answers_to(lab, len(passwords))))
+    file, answers = f"{lab}/{lab}.ipynb", dict(zip(passwords, answers_to(place, lab, len(passwords))))
     with ThreadPoolExecutor(len(passwords)) as pool:
         begun = time.monotonic()
         learners = list(pool.map(lambda name: Learner(url, name, passwords[name]), passwords))
@@ -88,43 +90,57 @@ def play(place: Path, url: str, lab: str, passwords: dict[str, str]) -> None:
             one.nbgrader("fetch_feedback", COURSE, lab)
             with Kernel(one, file) as kernel:
                 told = kernel.run(f"import pathlib; print(*(p.read_text() for p in pathlib.Path('feedback').rglob('{lab}.html')))")
-            expect(f"{one.name} gets feedback", "labkit.grade" in told and ("Think of this" in told) != answers[one.name].right,
-                   f"{len(told):,} characters of HTML")
+            expect(f"{one.name} gets feedback", answers[one.name].seen_in(told), f"{len(told):,} characters of HTML")
+            graded = (place / "course" / "autograded" / one.name / lab / f"{lab}.ipynb").read_text(encoding="utf-8")
+            if found_out := re.findall(r"reached: (\[.*?\]) as (\d+)", graded):
+                expect(f"{one.name}'s answer reached nothing while it was graded", found_out[0][0] == "[]" and found_out[0][1] != "0",
+                       f"{found_out[0][0]} as user {found_out[0][1]}")
+                expect("what it started has ended", not processes_of(found_out[0][1]), f"nothing runs as {found_out[0][1]}")
 
 
+@dataclasses.dataclass(frozen=True)
 class Answer:
     """What one hands in. cells: {cell id: text}. right: whether it has to pass."""
 
-    def __init__(self, what: str, right: bool, cells: dict[str, str]):
-        self.what, self.right, self.cells = what, right, cells
+    what: str
+    right: bool
+    cells: dict[str, str]
 
     def seen_in(self, printed: str) -> bool:
         return ("Think of this" in printed) != self.right and (": passed" in printed) == self.right
 
 
-def answers_to(lab: str, count: int) -> Iterator[Answer]:
-    """The solution, the starter as it came, and then wrong answers of the exercises, from the first to the last, and anew."""
+def answers_to(place: Path, lab: str, count: int) -> Iterator[Answer]:
+    """The solution; the starter as it came; one that reaches for the grades; then wrong ones, from the first to the last and anew."""
     asked = [exercises.read(name) for name in exercises.names(lab)]
-    texts = {one.name: one.solution.read_text(encoding="utf-8") for one in asked}
+    yield Answer("the solution", True, {f"{one.name}-answer": f"%%writefile {one.name}.cu\n{text_of(one)}" for one in asked})
+    yield Answer("the starter", False, {})
+    course = place / "course"
+    wanted = [str(path) for path in (course, course / "gradebook.db", course / "submitted", Path.home(), place / "state")]
+    yield Answer("one that reaches for the grades", False, {f"{one.name}-answer": f"""\
+import os, subprocess
+reached = []
+for path in {wanted + ["..", "../..", "../../../gradebook.db"]}:
+    try:
+        reached.append((path, os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(9)))
+    except (PermissionError, FileNotFoundError):
+        pass
+reached = [found for found in reached if "submitted" in str(found) or "SQLite" in str(found) or found[0][:1] == "/"]
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("reached:", reached, "as", os.getuid())
+open("{one.name}.cu", "w").write({one.starter.read_text(encoding='utf-8')!r})""" for one in asked})
+    for number in range(count - 3):
+        wrong = {one: one.wrong[number % len(one.wrong)] for one in asked}
+        yield Answer(f"a wrong one: {wrong[asked[0]].what}", False, {
+            f"{one.name}-answer": f"%%writefile {one.name}.cu\n{text_of(one, wrong[one].change)}" for one in asked})
 
-    def cells(change) -> dict[str, str]:
-        return {f"{one.name}-answer": f"%%writefile {one.name}.cu\n{change(one)}" for one in asked}
 
-    def wrong(number: int):
-        def change(one) -> str:
-            text = texts[one.name]
-            for old, new in one.wrong[number % len(one.wrong)].change.items():
-                text = text.replace(old, new)
-            return text
-        return change
-
-    for number in range(count):
-        if number == 0:
-            yield Answer("the solution", True, cells(lambda one: texts[one.name]))
-        elif number == 1:
-            yield Answer("the starter", False, {})
-        else:
-            yield Answer(f"a wrong one ({asked[0].wrong[(number - 2) % len(asked[0].wrong)].what})", False, cells(wrong(number - 2)))
+def text_of(asked: exercises.Exercise, change: dict[str, str] | None = None) -> str:
+    """The solution, with {old: new} of a wrong answer."""
+    text = asked.solution.read_text(encoding="utf-8")
+    for old, new in (change or {}).items():
+        text = text.replace(old, new)
+    return text
 
 
 def is_kept_out(one: Learner, others: list[Learner], place: Path, lab: str) -> None:
@@ -193,8 +209,8 @@ def accounts(place: Path, count: int) -> Iterator[dict[str, str]]:
             call("groupdel", GROUP)
 
 
-def processes_of(name: str) -> list[int]:
-    return list(map(int, subprocess.run(["pgrep", "-u", name], capture_output=True, text=True).stdout.split()))
+def processes_of(user: str) -> list[int]:
+    return list(map(int, subprocess.run(["pgrep", "-u", user], capture_output=True, text=True).stdout.split()))
 
 
 @contextlib.contextmanager
