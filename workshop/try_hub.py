@@ -130,9 +130,9 @@ subprocess.Popen(["sleep", "600"], start_new_session=True)
 print("reached:", reached, "as", os.getuid())
 open("{one.name}.cu", "w").write({one.starter.read_text(encoding='utf-8')!r})""" for one in asked})
     for number in range(count - 3):
-        wrong = {one: one.wrong[number % len(one.wrong)] for one in asked}
-        yield Answer(f"a wrong one: {wrong[asked[0]].what}", False, {
-            f"{one.name}-answer": f"%%writefile {one.name}.cu\n{text_of(one, wrong[one].change)}" for one in asked})
+        wrong = [(one, one.wrong[number % len(one.wrong)]) for one in asked]
+        yield Answer(f"a wrong one: {wrong[0][1].what}", False, {
+            f"{one.name}-answer": f"%%writefile {one.name}.cu\n{text_of(one, given.change)}" for one, given in wrong})
 
 
 def text_of(asked: exercises.Exercise, change: dict[str, str] | None = None) -> str:
