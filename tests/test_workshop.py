@@ -266,7 +266,7 @@ def test_root_grades_as_nobody_in_a_folder_that_goes_and_ends_what_is_left():
 # -- settings --------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("listed, learners, device, memory", [
-    ("", 8, None, None), ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 8, None, "per_process_memory_fraction:0.112"),
+    ("", 8, None, None), ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 9, None, "per_process_memory_fraction:0.100"),
     ("".join(f"  MIG 1g.18gb Device {k}: (UUID: MIG-0000000{k}-1111-2222-3333-444444444444)\n" for k in (0, 1)), 4,
      "MIG-00000001-1111-2222-3333-444444444444", "per_process_memory_fraction:0.450")])
 def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, learners, device, memory):

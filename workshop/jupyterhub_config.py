@@ -46,8 +46,8 @@ c.Spawner.args = [
     "--MappingKernelManager.cull_idle_timeout=3600",  # a kernel keeps its GPU memory for as long as it lives
     "--MappingKernelManager.cull_connected=True",  # also in a tab that was left open
 ]
-# All may start at once when the class begins, and each imports much.
-c.JupyterHub.concurrent_spawn_limit = max(4, os.cpu_count() or 1)
+# All start at once when the class begins: that is slow, but above the limit the hub would turn learners away.
+c.JupyterHub.concurrent_spawn_limit = LEARNERS
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180
 c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(WORKSHOP),  # nbgrader_config.py, and what hides a teacher's tools
