@@ -151,20 +151,20 @@ def assignments(course: Path) -> Finding:
                          ("release", f"cd {course} && nbgrader generate_assignment {{lab}}")):
         if absent := [lab for lab in labs if not (course / kind / lab / f"{lab}.ipynb").is_file()]:
             return Finding("assignments", "fail", f"no {kind} of {', '.join(absent)}", advice.format(lab=absent[0]))
-    return Finding("assignments", "ok", f"{len(labs)} of {_settings(course).coursedir.course_id!r}: {', '.join(labs)}")
+    return Finding("assignments", "ok", f"{len(labs)} of {settings(course).coursedir.course_id!r}: {', '.join(labs)}")
 
 
 def exchange(course: Path) -> Finding:
     """The folder through which assignments go out and answers come in, as nbgrader's settings name it."""
     from nbgrader.exchange.default import Exchange
 
-    root = Path(Exchange(parent=_settings(course)).root)
+    root = Path(Exchange(parent=settings(course)).root)
     if not root.is_dir() or root.stat().st_mode & 0o1777 != 0o1777:
         return Finding("exchange", "fail", f"{root} is not there, or not open to all", f"mkdir -p {root} && chmod 1777 {root}")
     return Finding("exchange", "ok", str(root))
 
 
-def _settings(course: Path):
+def settings(course: Path):
     """nbgrader, not started, with the settings that it finds in this folder."""
     from nbgrader.apps import NbGrader
 

@@ -31,19 +31,23 @@ def module(path):
     return found
 
 
+@pytest.fixture(autouse=True)
+def kept_environment(monkeypatch):
+    """nbgrader's configuration sets a variable of the process."""
+    monkeypatch.setenv("JUPYTER_PATH", "")
+
+
 # -- assignments, nbgrader, dashboard --------------------------------------------------------------------------
 
-def nbgrader(course, command, *more):
-    """Called as a teacher does; its programs are beside this Python."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run([sys.executable, "-m", "nbgrader", command, LAB, *more], cwd=course, capture_output=True, text=True,
-                          env={**os.environ, "PATH": path})
-    assert done.returncode == 0, done.stdout + done.stderr
+def done(result):
+    assert result["success"], result.get("error") or result.get("log")
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """A course of one lab, with only its first exercise, in which two answered and both were graded."""
+    from nbgrader.apps import NbGraderAPI
+
     folder = tmp_path_factory.mktemp("workshop") / "course"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignments, "names", lambda lab=None: [NAME])
@@ -51,17 +55,22 @@ def course(tmp_path_factory):
     with open(folder / "nbgrader_config.py", "a", encoding="utf-8") as settings:
         # Root would grade as a user who is nobody, and who may not get at this Python; that is tried below, and by try_hub.py.
         settings.write('c.Execute.kernel_name = "python3"\n')
-    nbgrader(folder, "generate_assignment")
-    for learner, text in (("solves", f"%%writefile {NAME}.cu\n{exercises.read(NAME).solution.read_text()}"), ("starts", None)):
-        answer = nbformat.read(folder / "release" / LAB / f"{LAB}.ipynb", 4)
-        for cell in answer.cells:
-            if cell.id == f"{NAME}-answer" and text:
-                cell.source = text
-        path = folder / "submitted" / learner / LAB / f"{LAB}.ipynb"
-        path.parent.mkdir(parents=True)
-        nbformat.write(answer, path)
-    nbgrader(folder, "autograde")
-    nbgrader(folder, "generate_feedback")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # nbgrader calls alembic
+        patch.setenv("JUPYTER_PATH", "")  # is set by the configuration
+        settings = preflight.settings(folder)
+        nbgrader = NbGraderAPI(settings.coursedir, config=settings.config)
+        done(nbgrader.generate_assignment(LAB))
+        for learner, text in (("solves", f"%%writefile {NAME}.cu\n{exercises.read(NAME).solution.read_text()}"), ("starts", None)):
+            answer = nbformat.read(folder / "release" / LAB / f"{LAB}.ipynb", 4)
+            for cell in answer.cells:
+                if cell.id == f"{NAME}-answer" and text:
+                    cell.source = text
+            path = folder / "submitted" / learner / LAB / f"{LAB}.ipynb"
+            path.parent.mkdir(parents=True)
+            nbformat.write(answer, path)
+            done(nbgrader.autograde(LAB, learner))
+        done(nbgrader.generate_feedback(LAB))
     return folder
 
 
