@@ -41,6 +41,7 @@ c.LocalAuthenticator.allowed_groups = {"learners"}
 # workspace.py runs as the learner, so that nothing is done as root in a folder that a learner may change.
 c.Spawner.cmd = [sys.executable, str(WORKSHOP / "workspace.py"), str(Path(sys.executable).with_name("jupyterhub-singleuser"))]
 c.Spawner.notebook_dir = "~/kernel-to-gradient"
+c.Spawner.default_url = "/lab/tree/labs"
 c.Spawner.args = [
     "--KernelManager.transport=ipc",  # sockets in a closed folder: what kernels print on TCP ports, all users of a machine can read
     "--MappingKernelManager.cull_idle_timeout=3600",  # a kernel keeps its GPU memory for as long as it lives

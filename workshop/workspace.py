@@ -29,7 +29,8 @@ def main(arguments: list[str]) -> None:
     home = Path.home()
     place, builds = home / "kernel-to-gradient", home / ".cache" / "kernel-to-gradient"
     os.umask(0o077)
-    os.chmod(home, 0o700)
+    if home.stat().st_uid == os.geteuid():  # a volume of a pod is root's, and lent to one pod alone
+        home.chmod(0o700)
     copy_labs(REPOSITORY / "labs", place / "labs")
     link_builds(REPOSITORY / "build", builds)
     (place / "work").mkdir(exist_ok=True)
