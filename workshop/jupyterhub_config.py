@@ -1,6 +1,18 @@
-"""JupyterHub for a class that shares one machine and its GPU. As root, from a repository that root owns and all can read:
+"""JupyterHub for a class that shares one machine and its GPU. As root, in a clone that root owns and all can read, such as one in
+/opt, with a Python that all can run:
 
+    make labs && .venv/bin/pip install -r workshop/requirements.txt && npm install -g configurable-http-proxy@5
+    . .venv/bin/activate
+    groupadd learners && useradd -m -G learners NAME && passwd NAME       # for each learner
+    mkdir -p /srv/nbgrader/exchange && chmod 1777 /srv/nbgrader/exchange
+    python -m labkit assignments /srv/course                              # then, in /srv/course, for each lab:
+    nbgrader generate_assignment LAB && nbgrader release_assignment LAB
+    python -m labkit preflight /srv/course --learners 12                  # what is missing, and what to do
+    python workshop/try_hub.py --learners 4                               # a class, played
     WORKSHOP_LEARNERS=12 jupyterhub -f workshop/jupyterhub_config.py
+
+Answers come in, in /srv/course, with: nbgrader collect LAB; nbgrader autograde LAB; nbgrader generate_feedback LAB; nbgrader
+release_feedback LAB. Who passed what: python -m labkit dashboard /srv/course.
 
 Each learner is a real account of the machine, in the group "learners", who logs in with its password and gets the workspace that
 workspace.py makes. The repository is only read: what it holds, and what lies in its build/, is there for all.
