@@ -167,7 +167,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     dashboard.add_argument("--html", metavar="FILE", type=Path, help="write the table as a page, too")
     preflight = command("preflight", "say whether this machine is ready for a workshop, and what to do where it is not")
     preflight.add_argument("course", metavar="COURSE", type=Path, help="the course's folder")
-    preflight.add_argument("--learners", metavar="N", type=int, default=12, help="how many there will be at once (12 when left out)")
+    preflight.add_argument("--learners", metavar="N", type=int, default=12, help="how many come at once (12 when left out)")
     command("ledger", "hold the article's claims against what this GPU has recorded").add_argument(
         "gpu", metavar="GPU", nargs="?", help="another recorded one, such as nvidia-h200")
     command("record", "check what a GPU has recorded, and add it to results/").add_argument(

@@ -1,4 +1,4 @@
-"""Assignments for nbgrader: one source notebook a lab, made of its exercises, so that a class hands in and is graded by machine."""
+"""Assignments for nbgrader: a source notebook a lab, made of its exercises, so that a class hands in and is graded."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ load_subconfig({name!r}, path={folder!r})  # noqa: F821
 def write(course: Path) -> None:
     """Writes course/source/LAB/LAB.ipynb for each lab that has exercises, and course/nbgrader_config.py, and says which.
 
-    The folder is made, for nobody but its owner, where there is none: later it holds all answers and grades. A file that is there
-    and differs is left, and named: it may have been edited.
+    The folder is made, for nobody but its owner, where there is none: later it holds all answers and grades. A file that is
+    there and differs is left, and named: it may have been edited.
     """
     course.mkdir(mode=0o700, parents=True, exist_ok=True)
     texts = {course / "nbgrader_config.py": _CONFIG.format(name=CONFIG.name, folder=str(CONFIG.parent))}

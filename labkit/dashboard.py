@@ -32,8 +32,8 @@ def tell(course: Path, html: Path | None = None) -> int:
     """
     gradebook = course / "gradebook.db"
     if not gradebook.is_file():  # nbgrader would make an empty one
-        print(f"There is no {gradebook}. In {course}, nbgrader generate_assignment LAB makes it, and nbgrader autograde LAB fills "
-              "it.", file=sys.stderr)
+        print(f"There is no {gradebook}. In {course}, nbgrader generate_assignment LAB makes it, and nbgrader autograde LAB "
+              "fills it.", file=sys.stderr)
         return 1
     found = passed(gradebook)
     said = summary(found)

@@ -35,8 +35,8 @@ def tell(course: Path, learners: int) -> int:
 
 def preflight(course: Path, learners: int) -> list[Finding]:
     """The findings. course: the folder that `python -m labkit assignments` has made. learners: how many at once."""
-    return [operators(), answers(), disk(learners), memory(learners), gpu_memory(learners), reachable(), read_only(), programs(),
-            accounts(learners), assignments(course), exchange(course), ports()]
+    return [operators(), answers(), disk(learners), memory(learners), gpu_memory(learners), reachable(), read_only(),
+            programs(), accounts(learners), assignments(course), exchange(course), ports()]
 
 
 def operators() -> Finding:
@@ -59,8 +59,11 @@ def answers() -> Finding:
         with contextlib.redirect_stdout(io.StringIO()):
             good, bad = (grade(name, file, show=False) for file in (asked.solution, asked.starter))
         if not good.passed:
-            busy = "end what else uses this GPU, and try again" if good.failed.check == "time" else "python3 -m labkit test -k exercise"
-            return Finding("answers", "fail", f"the solution of {name} fails at {good.failed.check}: {good.failed.words}", busy)
+            advice = "python3 -m labkit test -k exercise"
+            if good.failed.check == "time":
+                advice = "end what else uses this GPU, and try again"
+            failed = good.failed
+            return Finding("answers", "fail", f"the solution of {name} fails at {failed.check}: {failed.words}", advice)
         if bad.passed:
             return Finding("answers", "fail", f"the starter of {name} passes", "derive it anew: python3 -m labkit exercises")
     return Finding("answers", "ok", f"{len(names)} solutions pass, and {len(names)} starters fail")
@@ -107,7 +110,7 @@ def reachable() -> Finding:
 
 
 def read_only(root: Path = REPOSITORY) -> Finding:
-    """Whether what all learners load can be written by none of them: in a library that one could write, code runs as the others."""
+    """Whether what all learners load can be written by none of them: who could would run code as the others."""
     places = [Path(folder, name) for folder, folders, files in os.walk(root) for name in (*folders, *files)]
     for path in (root, *places):
         if not path.is_symlink() and path.stat().st_mode & (stat.S_IWOTH | stat.S_IWGRP) & ~_own_group(path):
@@ -146,7 +149,7 @@ def assignments(course: Path) -> Finding:
     if not (course / "nbgrader_config.py").is_file():
         return Finding("assignments", "fail", f"{course} is no course's folder", f"python3 -m labkit assignments {course}")
     if course.stat().st_mode & 0o077:
-        return Finding("assignments", "fail", f"{course}, with all answers and grades, is open to others", f"chmod 700 {course}")
+        return Finding("assignments", "fail", f"{course}, with all answers, is open to others", f"chmod 700 {course}")
     for kind, advice in (("source", f"python3 -m labkit assignments {course}"),
                          ("release", f"cd {course} && nbgrader generate_assignment {{lab}}")):
         if absent := [lab for lab in labs if not (course / kind / lab / f"{lab}.ipynb").is_file()]:
@@ -181,5 +184,6 @@ def ports() -> Finding:
             try:
                 tried.bind(("127.0.0.1", port))
             except OSError as error:
-                return Finding("ports", "fail", f"{port}, {whose}: {error.strerror}", f"end what has it: ss -ltnp 'sport = :{port}'")
+                return Finding("ports", "fail", f"{port}, {whose}: {error.strerror}",
+                               f"end what has it: ss -ltnp 'sport = :{port}'")
     return Finding("ports", "ok", f"{', '.join(map(str, PORTS))} are free")

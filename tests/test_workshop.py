@@ -1,5 +1,5 @@
-"""The workshop's kit: assignments go through nbgrader, the dashboard reads its gradebook, the pre-flight finds what is wrong, and a
-learner's workspace is the learner's own. The whole hub is tried by workshop/try_hub.py.
+"""The workshop's kit: assignments go through nbgrader, the dashboard reads its gradebook, the pre-flight finds what is wrong,
+and a learner's workspace is the learner's own. The whole hub is tried by workshop/try_hub.py.
 """
 
 import importlib.util
@@ -61,7 +61,8 @@ def course(tmp_path_factory):
         settings = preflight.settings(folder)
         nbgrader = NbGraderAPI(settings.coursedir, config=settings.config)
         done(nbgrader.generate_assignment(LAB))
-        for learner, text in (("solves", f"%%writefile {NAME}.cu\n{exercises.read(NAME).solution.read_text()}"), ("starts", None)):
+        solution = f"%%writefile {NAME}.cu\n{exercises.read(NAME).solution.read_text()}"
+        for learner, text in (("solves", solution), ("starts", None)):
             answer = nbformat.read(folder / "release" / LAB / f"{LAB}.ipynb", 4)
             for cell in answer.cells:
                 if cell.id == f"{NAME}-answer" and text:
@@ -211,7 +212,8 @@ def test_a_workspace_is_closed_to_others_and_finds_builds_without_sharing_its_ow
     said = subprocess.run([sys.executable, WORKSHOP / "workspace.py", sys.executable, "-c",
                            "import json, os, resource; print(json.dumps([dict(os.environ), os.getcwd(), "
                            "resource.getrlimit(resource.RLIMIT_DATA)]))"],
-                          env={**os.environ, "HOME": str(home), "MEM_LIMIT": str(2**32)}, capture_output=True, text=True, check=True)
+                          env={**os.environ, "HOME": str(home), "MEM_LIMIT": str(2**32)}, capture_output=True, text=True,
+                          check=True)
     environment, folder, limit = json.loads(said.stdout)
     place = home / "kernel-to-gradient"
     assert folder == str(place) and environment["LABKIT_WORK"] == str(place / "work") and limit == [2**32, 2**32]
@@ -302,7 +304,8 @@ def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, l
 
 
 def test_the_settings_for_a_cluster_are_yaml_and_share_out_what_they_say():
-    values, sharing = (yaml.safe_load((WORKSHOP / "kubernetes" / f"{name}.yaml").read_text()) for name in ("values", "gpu-sharing"))
+    values, sharing = (yaml.safe_load((WORKSHOP / "kubernetes" / name).read_text())
+                       for name in ("values.yaml", "gpu-sharing.yaml"))
     times = yaml.safe_load(sharing["config"]["map"]["default"])["sharing"]["timeSlicing"]["resources"][0]
     learner = values["singleuser"]
     assert times["name"] in learner["extraResource"]["limits"]

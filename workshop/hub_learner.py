@@ -25,8 +25,8 @@ class Learner:
         if answer.status_code >= 400 or "/hub/login" in answer.url:
             raise RuntimeError(f"{name} cannot log in: {answer.status_code} at {answer.url}")
         # Of a page that is open already: it asks for a token, and with that all else is asked.
-        made = self.session.post(f"{hub}/hub/api/users/{name}/tokens", json={}, timeout=30,
-                                 headers={"X-XSRFToken": self.session.cookies.get("_xsrf", path="/hub/"), "Referer": f"{hub}/hub/"})
+        headers = {"X-XSRFToken": self.session.cookies.get("_xsrf", path="/hub/"), "Referer": f"{hub}/hub/"}
+        made = self.session.post(f"{hub}/hub/api/users/{name}/tokens", json={}, timeout=30, headers=headers)
         made.raise_for_status()
         self.token = made.json()["token"]
         self._until_it_runs()
@@ -40,14 +40,14 @@ class Learner:
 
     def ask(self, method: str, path: str, whose: str | None = None, check: bool = True, **more) -> requests.Response:
         """Asks this learner's server, or that of `whose`; raises requests.HTTPError for a refusal, unless `check` is False."""
-        answer = requests.request(method, f"{self.hub}/user/{whose or self.name}/{path}", timeout=PATIENCE, allow_redirects=False,
-                                  headers={"Authorization": f"token {self.token}"}, **more)
+        answer = requests.request(method, f"{self.hub}/user/{whose or self.name}/{path}", timeout=PATIENCE,
+                                  allow_redirects=False, headers={"Authorization": f"token {self.token}"}, **more)
         if check:
             answer.raise_for_status()
         return answer
 
     def nbgrader(self, action: str, course: str, lab: str) -> None:
-        """What a button of JupyterLab's list of assignments does: fetch, submit, fetch_feedback. RuntimeError where it fails."""
+        """What a button of JupyterLab's list of assignments does: fetch, submit, fetch_feedback. RuntimeError where not."""
         said = self.ask("POST", f"assignments/{action}", json={"course_id": course, "assignment_id": lab}).json()
         if not said["success"]:
             raise RuntimeError(f"{self.name}: {action} {lab}: {said}")

@@ -1,5 +1,5 @@
-"""JupyterHub for a class that shares one machine and its GPU. As root, in a clone that root owns and all can read, such as one in
-/opt, with a Python that all can run:
+"""JupyterHub for a class that shares one machine and its GPU. As root, in a clone that root owns and all can read, such as one
+in /opt, with a Python that all can run:
 
     make labs && .venv/bin/pip install -r workshop/requirements.txt && npm install -g configurable-http-proxy@5
     . .venv/bin/activate
@@ -14,8 +14,8 @@
 Answers come in, in /srv/course, with: nbgrader collect LAB; nbgrader autograde LAB; nbgrader generate_feedback LAB; nbgrader
 release_feedback LAB. Who passed what: python -m labkit dashboard /srv/course.
 
-Each learner is a real account of the machine, in the group "learners", who logs in with its password and gets the workspace that
-workspace.py makes. The repository is only read: what it holds, and what lies in its build/, is there for all.
+Each learner is a real account of the machine, in the group "learners", who logs in with its password and gets the workspace
+that workspace.py makes. The repository is only read: what it holds, and what lies in its build/, is there for all.
 """
 
 import importlib.util
@@ -38,8 +38,8 @@ c.JupyterHub.cookie_secret_file = str(STATE / "cookie_secret")
 c.JupyterHub.db_url = f"sqlite:///{STATE}/jupyterhub.sqlite"
 c.ConfigurableHTTPProxy.pid_file = str(STATE / "proxy.pid")
 
-# Passwords cross a network only where they are encrypted: without a certificate the hub is reached from this machine alone, by an
-# ssh tunnel or through a web server that has one.
+# Passwords cross a network only where they are encrypted: without a certificate the hub is reached from this machine alone, by
+# an ssh tunnel or through a web server that has one.
 if (STATE / "tls.crt").exists():
     c.JupyterHub.bind_url = "https://:443"
     c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = str(STATE / "tls.crt"), str(STATE / "tls.key")
@@ -55,7 +55,7 @@ c.Spawner.cmd = [sys.executable, str(WORKSHOP / "workspace.py"), str(Path(sys.ex
 c.Spawner.notebook_dir = "~/kernel-to-gradient"
 c.Spawner.default_url = "/lab/tree/labs"
 c.Spawner.args = [
-    "--KernelManager.transport=ipc",  # sockets in a closed folder: what kernels print on TCP ports, all users of a machine can read
+    "--KernelManager.transport=ipc",  # in a closed folder: what kernels print on ports, all users of a machine can read
     "--MappingKernelManager.cull_idle_timeout=3600",  # a kernel keeps its GPU memory for as long as it lives
     "--MappingKernelManager.cull_connected=True",  # also in a tab that was left open
 ]
@@ -70,7 +70,8 @@ c.Spawner.environment = {
     "MAX_JOBS": "2",  # compilers of one learner at a time
 }
 
-# Memory. systemd limits a learner as a whole; without it JupyterHub only names the limit, and workspace.py sets it on each process.
+# Memory. systemd limits a learner as a whole. Without it JupyterHub only names the limit, and workspace.py sets it on each
+# process.
 c.Spawner.mem_limit = os.environ.get("WORKSHOP_MEMORY", "6G")
 if Path("/run/systemd/system").is_dir() and importlib.util.find_spec("systemdspawner"):
     c.JupyterHub.spawner_class = "systemd"
@@ -78,16 +79,16 @@ if Path("/run/systemd/system").is_dir() and importlib.util.find_spec("systemdspa
     c.SystemdSpawner.disable_user_sudo = True
     c.SystemdSpawner.unit_extra_properties = {"TasksMax": "2048"}  # a loop that forks ends there
 
-# The GPU. Processes on one GPU take turns (time-slicing) with no setting at all; only memory has to be shared out. Of a card that
-# is cut by MIG each learner gets an instance, which is memory and SMs of its own; who comes when there is none left shares one.
-# Both hold a learner who plays fair: whoever sets these variables anew has the whole card. Kubernetes (values.yaml) enforces it.
+# The GPU. Processes on one GPU take turns (time-slicing) with no setting at all; only memory has to be shared out. Of a card
+# that is cut by MIG each learner gets an instance, which is memory and SMs of its own; who comes when there is none left shares
+# one. Both hold a learner who plays fair: whoever sets these variables anew has the whole card. In Kubernetes MIG is enforced.
 listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout if shutil.which("nvidia-smi") else ""
 instances = re.findall(r"MIG-[0-9a-f-]{36}", listed)
 sharing = max(1, LEARNERS / len(instances)) if instances else LEARNERS
 if instances:
     c.Spawner.environment["CUDA_VISIBLE_DEVICES"] = lambda spawner: instances[spawner.user.id % len(instances)]
-# torch's own limit on what a process allocates. A torch that does not know it would refuse the variable, so its library is asked.
-# A tenth is left for the contexts, which it does not count.
+# torch's own limit on what a process allocates. 2.9 does not know it, and refuses what it does not know, so the library is
+# asked. A tenth is left for the contexts, which it does not count.
 library = Path(importlib.util.find_spec("torch").origin).parent / "lib" / "libc10_cuda.so"
 if library.exists() and b"per_process_memory_fraction" in library.read_bytes():
     c.Spawner.environment["PYTORCH_ALLOC_CONF"] = f"per_process_memory_fraction:{0.9 / sharing:.3f}"

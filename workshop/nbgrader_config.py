@@ -21,8 +21,8 @@ c.ClearSolutions.code_stub = {"python": STUB}
 # The first run of a cell compiles, and all kernels of a class may do so at once. nbgrader's own limit is 30 s.
 c.Execute.timeout = 600
 
-# An answer is code, and autograde runs it. As root it would run with all rights: so root runs it in the kernel beside this file,
-# which first gives all of them up. Anybody else who grades runs answers with the rights that he has himself.
+# An answer is code, and autograde runs it. As root it would run with all rights: so root runs it in the kernel beside this
+# file, which first gives all of them up. Anybody else who grades runs answers with the rights that he has himself.
 if os.geteuid() == 0:
     here = str(Path(__file__).resolve().parent)
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [here, os.environ.get("JUPYTER_PATH")]))

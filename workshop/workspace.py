@@ -6,8 +6,8 @@ It runs as the learner, so it can do nothing that the learner could not. In the 
     kernel-to-gradient/work/   the files of exercises (LABKIT_WORK)
     .cache/kernel-to-gradient/ builds (LABKIT_BUILD): links to those of the repository, and beside them the learner's own
 
-Builds are shared by links, since labkit builds, locks and removes in one folder: what the repository has is found at once and can
-only be read, and what a learner builds, such as an answer, nobody else loads.
+Builds are shared by links, since labkit builds, locks and removes in one folder: what the repository has is found at once and
+can only be read, and what a learner builds, such as an answer, nobody else loads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def copy_labs(source: Path, target: Path) -> None:
     """Copies what is not there yet: a lab that the learner has run or edited stays."""
     for path in sorted(source.rglob("*")):
         copied = target / path.relative_to(source)
-        if path.is_file() and not copied.exists() and "__pycache__" not in path.parts and ".ipynb_checkpoints" not in path.parts:
+        if path.is_file() and not copied.exists() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts):
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copied)
 

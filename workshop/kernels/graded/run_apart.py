@@ -1,8 +1,8 @@
 """Starts the kernel in which root grades an answer: as a user who does not exist, in a folder that is then removed.
 
-An answer is any code that a learner likes. Run as root it could read all others' answers and set grades; run as the learner whom
-it names, it could read that one's files, since names can be forged. So it gets a user number of its own that owns nothing, and
-what it leaves running is killed. Called with -I: nothing that was handed in may be imported here.
+An answer is any code that a learner likes. Run as root it could read all others' answers and set grades; run as the learner
+whom it names, it could read that one's files, since names can be forged. So it gets a user number of its own that owns nothing,
+and what it leaves running is killed. Called with -I: nothing that was handed in may be imported here.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ def main(connection: Path, extra: list[str]) -> int:
         copied = shutil.copy(connection, folder)  # root's own folder cannot be entered any more
         for path in (folder, copied):
             os.chown(path, uid, uid)
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": folder, "LANG": "C.UTF-8", "LOGNAME": f"graded-{uid}",
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8",
+                       "LOGNAME": f"graded-{uid}", "MEM_LIMIT": str(6 * 2**30),
                        # A GPU that others use as well would say "too slow" of one and not of another, so nothing is timed.
-                       "LABKIT_BACKEND": "host", "MEM_LIMIT": str(6 * 2**30)}
+                       "LABKIT_BACKEND": "host"}
         kernel = subprocess.Popen(
             [sys.executable, WORKSPACE, sys.executable, "-m", "ipykernel_launcher", "-f", copied, *extra],
             cwd=folder, env=environment, user=uid, group=uid, extra_groups=[])
