@@ -277,7 +277,7 @@ def test_root_grades_as_nobody_in_a_folder_that_goes_and_ends_what_is_left():
 # -- settings --------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("listed, learners, device, memory", [
-    ("", 8, None, None), ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 9, None, "per_process_memory_fraction:0.100"),
+    ("", 8, None, None), ("GPU 0: NVIDIA T4 (UUID: GPU-x)\n", 8, None, None), ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 9, None, "per_process_memory_fraction:0.100"),
     ("".join(f"  MIG 1g.18gb Device {k}: (UUID: MIG-0000000{k}-1111-2222-3333-444444444444)\n" for k in (0, 1)), 4,
      "MIG-00000001-1111-2222-3333-444444444444", "per_process_memory_fraction:0.450")])
 def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, learners, device, memory):
@@ -287,7 +287,8 @@ def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, l
     (tmp_path / "nvidia-smi").chmod(0o755)
     library = tmp_path / "torch" / "lib" / "libc10_cuda.so"
     library.parent.mkdir(parents=True)
-    library.write_bytes(b"per_process_memory_fraction" if memory else b"older")
+    if listed:  # a torch for a CPU has none
+        library.write_bytes(b"per_process_memory_fraction" if memory else b"that of torch 2.9")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("WORKSHOP_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("WORKSHOP_LEARNERS", str(learners))
