@@ -1,4 +1,4 @@
-"""The command line: python -m labkit setup | labs | lab | exercises | ledger | record | compare | book | test | doctor ..."""
+"""The command line: python -m labkit setup | labs | lab | exercises | assignments | ledger | record | book | test ..."""
 
 from __future__ import annotations
 
@@ -105,6 +105,19 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
 
             starters.write()
             return 0
+        if options.command == "assignments":
+            from labkit import assignments
+
+            assignments.write(options.course)
+            return 0
+        if options.command == "dashboard":
+            from labkit import dashboard
+
+            return dashboard.tell(options.course, options.html)
+        if options.command == "preflight":
+            from labkit import preflight
+
+            return preflight.tell(options.course, options.learners)
         if options.command == "ledger":
             from labkit import claims
 
@@ -160,6 +173,14 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command("book", "build the book as HTML, strictly, and print where it is")
     command("slides", "build the workshop's slides as HTML, strictly, and print where they are")
     command("exercises", "derive the starters of exercises/ from their solutions")
+    command("assignments", "write a course's notebooks for nbgrader, from the exercises").add_argument(
+        "course", metavar="COURSE", type=Path, help="the course's folder")
+    dashboard = command("dashboard", "say who passed which exercise, by nbgrader's gradebook")
+    dashboard.add_argument("course", metavar="COURSE", type=Path, help="the course's folder")
+    dashboard.add_argument("--html", metavar="FILE", type=Path, help="write the table as a page, too")
+    preflight = command("preflight", "say whether this machine is ready for a workshop, and what to do where it is not")
+    preflight.add_argument("course", metavar="COURSE", type=Path, help="the course's folder")
+    preflight.add_argument("--learners", metavar="N", type=int, default=12, help="how many come at once (12 when left out)")
     command("ledger", "hold the article's claims against what this GPU has recorded").add_argument(
         "gpu", metavar="GPU", nargs="?", help="another recorded one, such as nvidia-h200")
     command("record", "check what a GPU has recorded, and add it to results/").add_argument(

@@ -20,7 +20,7 @@ from labkit import REPOSITORY
 
 UNUSED_DAYS = 30
 # What `load` keeps: the folder of a build, an object, a parsed header. Whatever else lies there is not ours to remove.
-_KEPT = re.compile(r"(?:cuda|host|trace|parsed)-[0-9a-f]{12}|(?:tracer|binding-\w+)-[0-9a-f]{12}\.o")
+KEPT = re.compile(r"(?:cuda|host|trace|parsed)-[0-9a-f]{12}|(?:tracer|binding-\w+)-[0-9a-f]{12}\.o")
 
 
 def build_root() -> Path:
@@ -112,7 +112,7 @@ def remove_unused(root: Path) -> None:
     """
     for kept in _found(root, "*"):
         with contextlib.suppress(OSError):  # it has just gone, is locked, or may not be written here
-            if _KEPT.fullmatch(kept.name) and kept.stat().st_uid == os.geteuid() and _is_unused(kept):
+            if KEPT.fullmatch(kept.name) and kept.stat().st_uid == os.geteuid() and _is_unused(kept):
                 with locked(kept, wait=False):
                     if _is_unused(kept):
                         aside = kept.with_name(f"{kept.name}.{os.getpid()}.work")
@@ -128,8 +128,8 @@ def _is_unused(kept: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder, if it is there."""
-    if path.is_dir():
+    """Removes a file, a folder or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

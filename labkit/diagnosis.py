@@ -49,7 +49,7 @@ def doctor() -> list[Finding]:
     """
     findings = [check() for check in (python, compiler, packages, gpu, nvcc, ninja, memory, disk, build_folder, builds, home,
                                       nsight_compute, jupyter)]
-    _print(findings)
+    show(findings)
     return findings
 
 
@@ -345,7 +345,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _print(findings: list[Finding]) -> None:
+def show(findings: list[Finding]) -> None:
+    """Prints findings as a table, or plainly where rich is not installed."""
     if importlib.util.find_spec("rich") is None:
         for finding in findings:
             print(f"{finding.state:5} {finding.what}: {finding.seen}")

@@ -55,7 +55,7 @@ def test_this_machine_is_looked_over_in_a_few_seconds(capsys):
 def test_without_rich_the_same_is_printed_plainly(monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
-    doctor._print([doctor.Finding("ninja", "fail", "not on PATH", "install it")])
+    doctor.show([doctor.Finding("ninja", "fail", "not on PATH", "install it")])
     assert capsys.readouterr().out == "fail  ninja: not on PATH\n      do: install it\n"
 
 

@@ -1,0 +1,318 @@
+"""The workshop's kit: assignments go through nbgrader, the dashboard reads its gradebook, the pre-flight finds what is wrong,
+and a learner's workspace is the learner's own. The whole hub is tried by workshop/try_hub.py.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+from labkit import __main__ as command_line
+from labkit import assignments, build_folder, dashboard, exercises, preflight
+
+pytest.importorskip("nbgrader", reason="needs workshop/requirements.txt")
+WORKSHOP = Path(__file__).resolve().parents[1] / "workshop"
+LAB, NAME = "08_sync_pitfalls", "barrier"
+
+
+def module(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def kept_environment(monkeypatch):
+    """nbgrader's configuration sets a variable of the process."""
+    monkeypatch.setenv("JUPYTER_PATH", "")
+
+
+# -- assignments, nbgrader, dashboard --------------------------------------------------------------------------
+
+def done(result):
+    assert result["success"], result.get("error") or result.get("log")
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A course of one lab, with only its first exercise, in which two answered and both were graded."""
+    from nbgrader.apps import NbGraderAPI
+
+    folder = tmp_path_factory.mktemp("workshop") / "course"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignments, "names", lambda lab=None: [NAME])
+        assignments.write(folder)
+    with open(folder / "nbgrader_config.py", "a", encoding="utf-8") as settings:
+        # Root would grade as a user who is nobody, and who may not get at this Python; that is tried below, and by try_hub.py.
+        settings.write('c.Execute.kernel_name = "python3"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # nbgrader calls alembic
+        patch.setenv("JUPYTER_PATH", "")  # is set by the configuration
+        settings = preflight.settings(folder)
+        nbgrader = NbGraderAPI(settings.coursedir, config=settings.config)
+        done(nbgrader.generate_assignment(LAB))
+        solution = f"%%writefile {NAME}.cu\n{exercises.read(NAME).solution.read_text()}"
+        for learner, text in (("solves", solution), ("starts", None)):
+            answer = nbformat.read(folder / "release" / LAB / f"{LAB}.ipynb", 4)
+            for cell in answer.cells:
+                if cell.id == f"{NAME}-answer" and text:
+                    cell.source = text
+            path = folder / "submitted" / learner / LAB / f"{LAB}.ipynb"
+            path.parent.mkdir(parents=True)
+            nbformat.write(answer, path)
+            done(nbgrader.autograde(LAB, learner))
+        done(nbgrader.generate_feedback(LAB))
+    return folder
+
+
+def test_a_release_holds_the_starter_and_a_test_that_learners_cannot_change(course):
+    cells = {cell.id: cell for cell in nbformat.read(course / "release" / LAB / f"{LAB}.ipynb", 4).cells}
+    magic, text = cells[f"{NAME}-answer"].source.split("\n", 1)
+    assert magic == f"%%writefile {NAME}.cu" and text + "\n" == exercises.read(NAME).starter.read_text()
+    assert cells[NAME].metadata.nbgrader.grade and cells[NAME].metadata.nbgrader.locked
+    assert not any("BEGIN SOLUTION" in cell.source for cell in cells.values())
+    assert exercises.read(NAME).title in cells[f"{NAME}-task"].source
+
+
+def test_a_solution_gets_all_points_and_a_starter_none_and_the_feedback_names_the_missing_idea(course):
+    found = dashboard.passed(course / "gradebook.db")
+    assert found[LAB, NAME].to_dict() == {"solves": dashboard.PASSED, "starts": dashboard.TRIED}
+    pages = {learner: (course / "feedback" / learner / LAB / f"{LAB}.html").read_text() for learner in ("solves", "starts")}
+    idea = " ".join(exercises.read(NAME).ideas["races"].split()[-9:])
+    assert idea in pages["starts"] and idea not in pages["solves"]
+
+
+def test_the_dashboard_shows_who_did_nothing_and_takes_names_for_text(course, tmp_path, capsys, monkeypatch):
+    from nbgrader.api import Gradebook
+
+    copied = tmp_path / "course"
+    copied.mkdir()
+    shutil.copy(course / "gradebook.db", copied)
+    with Gradebook(f"sqlite:///{copied}/gradebook.db") as book:
+        book.add_student("<b>idle</b>")
+    assert command_line.main(["dashboard", "--here", str(copied), "--html", str(tmp_path / "page.html")]) == 0
+    out, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
+    assert "Learners: 3. Exercises: 1. Passed: 1 of 3. By fewest: barrier, by 1." in out and "<b>idle</b>" in out
+    assert "&lt;b&gt;idle&lt;/b&gt;" in page and "<b>idle" not in page and page.count(">passed<") == page.count(">tried<") == 1
+    assert "http" not in page and "src=" not in page
+
+
+def test_a_course_without_a_gradebook_is_told_how_to_get_one_and_none_is_made(tmp_path, capsys):
+    assert dashboard.tell(tmp_path) == 1
+    assert "nbgrader generate_assignment LAB makes it" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
+def test_every_exercise_is_in_its_labs_assignment_and_what_a_teacher_has_edited_stays(tmp_path, capsys):
+    assignments.write(tmp_path / "course")
+    written = {path.stem: nbformat.read(path, 4) for path in (tmp_path / "course" / "source").glob("*/*.ipynb")}
+    graded = {(lab, cell.metadata.nbgrader.grade_id) for lab, notebook in written.items() for cell in notebook.cells
+              if cell.metadata.nbgrader.grade}
+    assert graded == {(exercises.read(name).lab, name) for name in exercises.names()}
+    for notebook in written.values():
+        nbformat.validate(notebook)
+    assert stat.S_IMODE((tmp_path / "course").stat().st_mode) == 0o700
+    edited = next((tmp_path / "course" / "source").glob("*/*.ipynb"))
+    edited.write_text("mine")
+    capsys.readouterr()
+    assignments.write(tmp_path / "course")
+    assert edited.read_text() == "mine" and capsys.readouterr().out.splitlines() == [
+        f"left {edited}, which differs from what would be written; remove it to have it anew"]
+
+
+# -- the pre-flight --------------------------------------------------------------------------------------------
+
+def test_the_pre_flight_finds_a_course_and_what_is_missing_in_it(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight.exercises, "names", lambda lab=None: [NAME])
+    found = preflight.assignments(course)
+    assert found.state == "ok" and "'kernel-to-gradient'" in found.seen, found
+    assert preflight.assignments(tmp_path).advice == f"python3 -m labkit assignments {tmp_path}"
+    copied = tmp_path / "course"
+    shutil.copytree(course, copied)
+    shutil.rmtree(copied / "release")
+    assert preflight.assignments(copied).advice == f"cd {copied} && nbgrader generate_assignment {LAB}"
+    copied.chmod(0o755)
+    assert preflight.assignments(copied).advice == f"chmod 700 {copied}"
+
+
+def test_the_pre_flight_wants_an_exchange_that_is_open_to_all(course, tmp_path, monkeypatch):
+    root = tmp_path / "exchange"
+    monkeypatch.setenv("WORKSHOP_EXCHANGE", str(root))
+    assert preflight.exchange(course).advice == f"mkdir -p {root} && chmod 1777 {root}"
+    root.mkdir()
+    assert preflight.exchange(course).state == "fail"
+    root.chmod(0o1777)
+    assert preflight.exchange(course) == preflight.Finding("exchange", "ok", str(root))
+
+
+def test_the_pre_flight_names_what_learners_could_write(tmp_path):
+    tmp_path.chmod(0o755)
+    library = tmp_path / "build" / "gelu.so"
+    library.parent.mkdir(mode=0o755)
+    library.touch(0o644)
+    assert preflight.read_only(tmp_path).state == "ok"
+    library.chmod(0o646)
+    found = preflight.read_only(tmp_path)
+    assert found.state == "fail" and str(library) in found.seen and found.advice == f"chmod -R go-w {tmp_path}"
+
+
+def test_the_pre_flight_counts_room_by_learner_and_takes_a_port_for_taken(monkeypatch):
+    monkeypatch.setattr(preflight.machine, "free_memory", lambda: 8.5)
+    assert preflight.memory(4).state == "ok" and preflight.memory(5).state == "fail"
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 2 * 2**30))
+    assert preflight.disk(4).state == "ok" and preflight.disk(5).state == "fail"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(preflight, "PORTS", {server.getsockname()[1]: "another's"})
+        assert "Address already in use" in preflight.ports().seen
+    assert preflight.ports().state == "ok"
+
+
+def test_the_pre_flight_says_which_solution_fails_and_which_starter_passes(monkeypatch):
+    monkeypatch.setattr(preflight.exercises, "names", lambda lab=None: [NAME])
+    asked = exercises.read(NAME)
+    assert preflight.answers().state == "ok"
+    grade = preflight.grade
+    monkeypatch.setattr(preflight, "grade", lambda name, file, show: grade(name, asked.starter, show))
+    assert f"the solution of {NAME} fails at races" in preflight.answers().seen
+    monkeypatch.setattr(preflight, "grade", lambda name, file, show: grade(name, asked.solution, show))
+    assert preflight.answers().seen == f"the starter of {NAME} passes"
+
+
+def test_the_pre_flight_wants_accounts_and_programs(monkeypatch):
+    monkeypatch.setattr(preflight, "GROUP", "no-such-group")
+    assert preflight.accounts(2).seen == "0 in the group no-such-group; 2 wanted"
+    monkeypatch.setattr(preflight.shutil, "which", lambda name, path: None if name == "configurable-http-proxy" else name)
+    assert preflight.programs().advice == "npm install -g configurable-http-proxy"
+
+
+@pytest.mark.parametrize("states, status, last", [(["ok", "warn"], 0, "Ready for 3 learners."),
+                                                  (["ok", "fail"], 1, "Not ready: looked at")])
+def test_the_pre_flights_status_is_that_of_its_findings(monkeypatch, tmp_path, capsys, states, status, last):
+    monkeypatch.setattr(preflight, "doctor", lambda: [])
+    monkeypatch.setattr(preflight, "preflight",
+                        lambda course, learners: [preflight.Finding("looked at", state, "seen", "advice") for state in states])
+    assert command_line.main(["preflight", "--here", str(tmp_path), "--learners", "3"]) == status
+    assert capsys.readouterr().out.splitlines()[-1] == last
+
+
+# -- a learner's workspace -------------------------------------------------------------------------------------
+
+def test_a_workspace_is_closed_to_others_and_finds_builds_without_sharing_its_own(tmp_path):
+    home, key = tmp_path / "home", "0123456789ab"
+    home.mkdir(mode=0o755)
+    said = subprocess.run([sys.executable, WORKSHOP / "workspace.py", sys.executable, "-c",
+                           "import json, os, resource; print(json.dumps([dict(os.environ), os.getcwd(), "
+                           "resource.getrlimit(resource.RLIMIT_DATA)]))"],
+                          env={**os.environ, "HOME": str(home), "MEM_LIMIT": str(2**32)}, capture_output=True, text=True,
+                          check=True)
+    environment, folder, limit = json.loads(said.stdout)
+    place = home / "kernel-to-gradient"
+    assert folder == str(place) and environment["LABKIT_WORK"] == str(place / "work") and limit == [2**32, 2**32]
+    assert Path(environment["LABKIT_BUILD"]).is_relative_to(home)
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    made = [path for path in home.rglob("*") if not path.is_symlink()]
+    assert made and not [path for path in made if path.stat().st_mode & 0o077]
+    assert (place / "labs" / f"{LAB}.ipynb").read_bytes() == (WORKSHOP.parent / "labs" / f"{LAB}.ipynb").read_bytes()
+
+    workspace, shared, own = module(WORKSHOP / "workspace.py"), tmp_path / "shared", tmp_path / "own"
+    for folder in (shared / "gelu" / f"host-{key}", shared / "gelu" / f"host-{key}.1.work", shared / "labs" / "mine"):
+        folder.mkdir(parents=True)
+    (shared / f"binding-gelu-{key}.o").touch()
+    workspace.link_builds(shared, own)
+    assert {str(path.relative_to(own)) for path in own.rglob("*") if path.is_symlink()} == {f"gelu/host-{key}",
+                                                                                           f"binding-gelu-{key}.o"}
+    shutil.rmtree(shared / "gelu")
+    workspace.link_builds(shared, own)
+    assert not (own / "gelu" / f"host-{key}").is_symlink()
+    lab = tmp_path / "labs" / "lab.ipynb"
+    lab.parent.mkdir()
+    lab.write_text("mine")
+    workspace.copy_labs(WORKSHOP.parent / "labs", lab.parent)
+    (tmp_path / "labs" / f"{LAB}.ipynb").write_text("mine")
+    workspace.copy_labs(WORKSHOP.parent / "labs", lab.parent)
+    assert (tmp_path / "labs" / f"{LAB}.ipynb").read_text() == lab.read_text() == "mine"
+
+
+def test_a_link_to_a_broken_build_makes_way_for_ones_own(tmp_path):
+    """As where the repository's own is broken: it stays, and is not written to."""
+    shared, link = tmp_path / "shared", tmp_path / "own" / "build"
+    shared.mkdir()
+    (shared / "half").touch()
+    link.parent.mkdir()
+    link.symlink_to(shared)
+    build_folder.remove(link)
+    assert not link.is_symlink() and (shared / "half").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives rights up to grade")
+def test_root_grades_as_nobody_in_a_folder_that_goes_and_ends_what_is_left():
+    place = Path(tempfile.mkdtemp(prefix="workshop-"))
+    try:
+        place.chmod(0o755)
+        (place / "connection.json").write_text("secret")
+        (place / "connection.json").chmod(0o600)
+        (place / "workspace.sh").write_text('echo "$(id -u) $(id -G) $(pwd) $(cat "$5") $(cat /proc/1/environ 2>&1 | wc -c)"\n'
+                                            "sleep 600 >/dev/null 2>&1 &\n")
+        program = (f"import sys; sys.path.insert(0, {str(WORKSHOP / 'kernels' / 'graded')!r}); import run_apart as apart; "
+                   f"from pathlib import Path; apart.WORKSPACE = {str(place / 'workspace.sh')!r}; sys.executable = '/bin/sh'; "
+                   f"apart.main(Path({str(place / 'connection.json')!r}), [])")
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+        uid, group, folder, secret, _ = said.stdout.split()
+        assert int(uid) in range(61184, 65520) and group == uid and secret == "secret", said.stderr
+        assert not Path(folder).exists()
+        assert subprocess.run(["pgrep", "-u", uid]).returncode == 1
+    finally:
+        shutil.rmtree(place)
+
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("listed, learners, device, memory", [
+    ("", 8, None, None), ("GPU 0: NVIDIA T4 (UUID: GPU-x)\n", 8, None, None), ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 9, None, "per_process_memory_fraction:0.100"),
+    ("".join(f"  MIG 1g.18gb Device {k}: (UUID: MIG-0000000{k}-1111-2222-3333-444444444444)\n" for k in (0, 1)), 4,
+     "MIG-00000001-1111-2222-3333-444444444444", "per_process_memory_fraction:0.450")])
+def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, learners, device, memory):
+    from traitlets.config import PyFileConfigLoader
+
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{listed}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    library = tmp_path / "torch" / "lib" / "libc10_cuda.so"
+    library.parent.mkdir(parents=True)
+    if listed:  # a torch for a CPU has none
+        library.write_bytes(b"per_process_memory_fraction" if memory else b"that of torch 2.9")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("WORKSHOP_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("WORKSHOP_LEARNERS", str(learners))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "systemdspawner" else type(
+        "Spec", (), {"origin": str(tmp_path / "torch" / "__init__.py")}))
+    found = PyFileConfigLoader(str(WORKSHOP / "jupyterhub_config.py")).load_config()
+    environment = found.Spawner.environment
+    learner = type("Spawner", (), {"user": type("User", (), {"id": 7})})
+    assert (environment["CUDA_VISIBLE_DEVICES"](learner) if device else environment.get("CUDA_VISIBLE_DEVICES")) == device
+    assert environment.get("PYTORCH_ALLOC_CONF") == memory
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    assert found.JupyterHub.bind_url.startswith("http://127.0.0.1:")  # no certificate: this machine alone
+    assert Path(found.Spawner.cmd[1]).is_file() and "--KernelManager.transport=ipc" in found.Spawner.args
+
+
+def test_the_settings_for_a_cluster_are_yaml_and_share_out_what_they_say():
+    values, sharing = (yaml.safe_load((WORKSHOP / "kubernetes" / name).read_text())
+                       for name in ("values.yaml", "gpu-sharing.yaml"))
+    times = yaml.safe_load(sharing["config"]["map"]["default"])["sharing"]["timeSlicing"]["resources"][0]
+    learner = values["singleuser"]
+    assert times["name"] in learner["extraResource"]["limits"]
+    fraction = float(learner["extraEnv"]["PYTORCH_ALLOC_CONF"].split(":")[1])
+    assert 0.8 < fraction * times["replicas"] < 0.95
+    assert learner["cmd"][1:] == ["/opt/kernel-to-gradient/workshop/workspace.py", "jupyterhub-singleuser"]
+    image = (WORKSHOP / "Dockerfile").read_text()
+    assert "WORKDIR /opt/kernel-to-gradient\n" in image and f"--uid {learner['uid']}" in image
