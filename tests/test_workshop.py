@@ -94,14 +94,18 @@ def test_a_solution_gets_all_points_and_a_starter_none_and_the_feedback_names_th
 
 
 def test_the_dashboard_shows_who_did_nothing_and_takes_names_for_text(course, tmp_path, capsys, monkeypatch):
-    from nbgrader.api import Gradebook
+    from nbgrader.api import Course, Gradebook
 
     copied = tmp_path / "course"
     copied.mkdir()
     shutil.copy(course / "gradebook.db", copied)
     with Gradebook(f"sqlite:///{copied}/gradebook.db") as book:
         book.add_student("<b>idle</b>")
+        book.db.query(Course).filter(Course.id == "default_course").delete()
+        book.db.commit()
+    kept = (copied / "gradebook.db").read_bytes()
     assert command_line.main(["dashboard", "--here", str(copied), "--html", str(tmp_path / "page.html")]) == 0
+    assert (copied / "gradebook.db").read_bytes() == kept
     out, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
     assert "Learners: 3. Exercises: 1. Passed: 1 of 3. By fewest: barrier, by 1." in out and "<b>idle</b>" in out
     assert "&lt;b&gt;idle&lt;/b&gt;" in page and "<b>idle" not in page and page.count(">passed<") == page.count(">tried<") == 1
@@ -278,7 +282,8 @@ def test_root_grades_as_nobody_in_a_folder_that_goes_and_ends_what_is_left():
 # -- settings --------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("listed, learners, device, memory", [
-    ("", 8, None, None), ("GPU 0: NVIDIA T4 (UUID: GPU-x)\n", 8, None, None), ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 9, None, "per_process_memory_fraction:0.100"),
+    ("", 8, None, None), ("GPU 0: NVIDIA T4 (UUID: GPU-x)\n", 8, None, None),
+    ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n", 9, None, "per_process_memory_fraction:0.100"),
     ("".join(f"  MIG 1g.18gb Device {k}: (UUID: MIG-0000000{k}-1111-2222-3333-444444444444)\n" for k in (0, 1)), 4,
      "MIG-00000001-1111-2222-3333-444444444444", "per_process_memory_fraction:0.450")])
 def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, learners, device, memory):
