@@ -104,8 +104,9 @@ def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade
 
 def _seen(asked: Exercise, text: str) -> Iterator[Seen]:
     """Each check in turn; after the first that fails, the others as not looked at."""
-    failed = None
-    for check, right, words in _checks(asked, text):
+    folder, failed = _folder(asked, text), None
+    for check, right, words in _checks(asked, folder):
+        words = words.replace(f"{folder / asked.operator}/", "").replace(f"{folder}/", "")
         yield Seen(check, right, words.replace(f"{asked.operator}.cu", f"{asked.name}.cu"))
         if right is False:
             failed = check
@@ -122,14 +123,13 @@ def _asked_for(asked: Exercise) -> list[str]:
     return [check for check in CHECKS if (check in asked.limits if check in LIMITS else not absent.get(check))]
 
 
-def _checks(asked: Exercise, text: str) -> Iterator[tuple[str, bool | None, str]]:
-    folder = _folder(asked, text)
+def _checks(asked: Exercise, folder: Path) -> Iterator[tuple[str, bool | None, str]]:
     with kernels_of(folder):
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # what it builds
                 operator = load(asked.operator, version=1, backend="trace", launch=False)
         except (BuildError, ValueError) as error:
-            yield "builds", False, str(error).replace(f"{folder / asked.operator}/", "")
+            yield "builds", False, str(error)
             return
         yield "builds", True, "compiled for the CPU, with every access traced"
         traced = _traced(operator, asked)
