@@ -13,6 +13,7 @@ import os, signal, sys, tempfile, threading, time
 import psutil, torch, labkit
 from labkit.build_folder import build_root, holders
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the tests may have had it ignored
 make, folder, *compiler = sys.argv[1:]
 folder, compiler = build_root() / folder, tuple(compiler)
 

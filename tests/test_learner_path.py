@@ -62,9 +62,16 @@ def test_a_learner_opens_a_lab_fails_takes_a_hint_mends_the_file_and_passes(addr
 
     def run(words):
         found = cell(words)
-        found.locator(".jp-InputArea-editor").click()
-        page.keyboard.press("Control+Enter")
-        return found.locator(".jp-OutputArea")
+        number = found.locator(".jp-InputPrompt")
+        before = number.inner_text()
+        for _ in range(10):  # a key that is pressed before JupyterLab is ready is lost
+            found.locator(".jp-InputArea-editor").click()
+            page.keyboard.press("Control+Enter")
+            for _ in range(20):
+                if number.inner_text() != before:
+                    return found.locator(".jp-OutputArea")
+                page.wait_for_timeout(100)
+        pytest.fail(f"the cell with {words} does not run")
 
     def picture(step):
         page.screenshot(path=PICTURES / f"{step}.png")
