@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
-from labkit import REPOSITORY
+from labkit import REPOSITORY, results
 from labkit.exercises import names, read
 from labkit.sources import EXERCISE as TAG
 from labkit.sources import EXERCISE as TAG
@@ -67,5 +67,5 @@ def write() -> None:
 
 def _write(path: Path, text: str) -> None:
     if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
+        results.replace(path, text)
         print(f"wrote {path.relative_to(REPOSITORY)}")

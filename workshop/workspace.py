@@ -1,10 +1,13 @@
 """Makes a learner's workspace, and runs a command in it: python workspace.py COMMAND...
 
-It runs as the learner, so it can do nothing that the learner could not. In the home folder, which is closed to others:
+It runs as the learner, so it can do nothing that the learner could not. The home folder is closed to others. In it is
+kernel-to-gradient, with
 
-    kernel-to-gradient/labs/   copies of the labs; one that is there is left as it is
-    kernel-to-gradient/work/   the files of exercises (LABKIT_WORK)
-    .cache/kernel-to-gradient/ builds (LABKIT_BUILD): links to those of the repository, and beside them the learner's own
+    labs    copies of the labs; one that is there is left as it is
+    work    the files of exercises (LABKIT_WORK)
+
+and in .cache a folder of the same name with builds (LABKIT_BUILD): links to those of the repository, and beside them the
+learner's own.
 
 Builds are shared by links, since labkit builds, locks and removes in one folder: what the repository has is found at once and
 can only be read, and what a learner builds, such as an answer, nobody else loads.
