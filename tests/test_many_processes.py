@@ -4,6 +4,7 @@ The real program runs in lab 10, with gloo on the CPU; here others stand in for 
 """
 
 import json
+import os
 import textwrap
 import time
 
@@ -165,7 +166,7 @@ def test_what_a_run_builds_is_no_news_of_the_lab(tmp_path, monkeypatch):
 
 def report(processes, ways, ms, sequences=16, profiled=()):
     kinds = ("weak",) if processes == 1 else ("weak", "strong")
-    return {"processes": processes, "nccl": "2.28.9", "runs": [
+    return {"processes": processes, "nccl": "2.28.9", "sum": {"bytes": 3 * 10**9, "ms": [9.0, 10.0, 12.0]}, "runs": [
         {"way": way, "kind": kind, "sequences": sequences * (processes if kind == "weak" else 1),
          "tokens": 1024 * sequences * (processes if kind == "weak" else 1), "ms": ms[way, kind], "bytes": 3 * 2**30,
          "profiled": list(profiled), "spans": {}} for way in ways for kind in kinds]}
@@ -199,6 +200,14 @@ def test_waiting_is_the_median_over_all_processes_and_steps():
     assert first == {"shared by": "ddp, 2 GPUs, weak", "steps": 3, "a step, profiled, ms": 105.0, "NCCL runs, ms": 30.0,
                      "alone, ms": 4.0, "behind other kernels, %": 90.0}
     assert len(others) == 3
+
+
+def test_what_each_gpu_sends_is_two_less_a_share_of_the_bytes():
+    times = {(way, kind): [1.0] * 3 for way in ("plain", "ddp") for kind in ("weak", "strong")}
+    rows = scaling_table.sum_rows({1: [report(1, ["plain"], times)], 2: [report(2, ["ddp"], times)] * 2,
+                                   4: [report(4, ["ddp"], times)], 8: None})
+    assert [row["GPUs"] for row in rows] == [2, 4] and {row["gradients, GB"] for row in rows} == {3.0}
+    assert [row["sent by each, GB/s"] for row in rows] == [300, 450] and {row["ms"] for row in rows} == {10.0}
 
 
 def event(name, start, duration):
@@ -254,9 +263,12 @@ def test_scaling_starts_each_number_of_gpus_in_turns(session, monkeypatch, tmp_p
     monkeypatch.setattr(scaling_table, "here", lambda: "a simulated machine")
     monkeypatch.setattr(scaling_table, "link", lambda: "NV18")
     monkeypatch.setattr(scaling_table, "_started", start)
+    for variable in [name for name in os.environ if name.startswith("NCCL_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     rows = labkit.scale("scaling", PROGRAM, 4, "Scaling")
     assert begun == [1, 2, 1, 2, 1, 2] and len(rows) == 5
-    assert session().tables["scaling"]["title"] == "Scaling; NCCL 2.28.9, linked by NV18"
+    assert session().tables["scaling"]["title"] == "Scaling; NCCL 2.28.9, linked by NV18, NCCL_NVLS_ENABLE=0"
 
 
 def test_the_program_of_scaling_measures_each_way_alone_on_the_cpu(tmp_path, monkeypatch):
@@ -268,5 +280,6 @@ def test_the_program_of_scaling_measures_each_way_alone_on_the_cpu(tmp_path, mon
     output = tmp_path / "scaling.json"
     scaling.main(["--device", "cpu", "--ways", "plain", "ddp", "--steps", "3", "--output", str(output)])
     found = json.loads(output.read_text())
+    assert found["sum"]["bytes"] == 4 * found["runs"][0]["weights"] > 0 and min(found["sum"]["ms"]) > 0
     assert found["processes"] == 1 and [run["way"] for run in found["runs"]] == ["plain", "ddp"]
     assert all(len(run["ms"]) == scaling.BLOCK and min(run["ms"]) > 0 and run["kind"] == "weak" for run in found["runs"])
