@@ -105,13 +105,14 @@ def waiting_rows(reports: dict[int, list[dict] | None]) -> list[dict]:
             steps = [step for report in found or [] for run in report["runs"] if (run["way"], run["kind"]) == (way, kind)
                      for step in run["profiled"]]
             if steps:
-                step, sent, exposed = (statistics.median(each[key] for each in steps)
-                                       for key in ("step", "communicating", "exposed"))
+                step, sent, exposed, idle = (statistics.median(each[key] for each in steps)
+                                             for key in ("step", "communicating", "exposed", "idle"))
                 hidden = [100 * (1 - each["exposed"] / each["communicating"]) for each in steps if each["communicating"]]
                 rows.append({"shared by": f"{way}, {count} GPUs, {kind}", "steps": len(steps),
                              "a step, profiled, ms": round(step, 2), "NCCL runs, ms": round(sent, 2),
                              "alone, ms": round(exposed, 2),
-                             "behind other kernels, %": round(statistics.median(hidden), 1)})
+                             "behind other kernels, %": round(statistics.median(hidden), 1),
+                             "no kernel runs, ms": round(idle, 2)})
     return rows
 
 

@@ -142,8 +142,9 @@ def _between(start: torch.cuda.Event | float, end: torch.cuda.Event | float) -> 
 
 
 def communication(trace: dict) -> dict:
-    """What a step's trace says of NCCL's kernels: in ms "step", "communicating", and "exposed", the part of it in which no
-    other kernel ran. "spans": {"compute" or a collective's name: [(start, end)]}, in ms from the first kernel's start.
+    """What a step's trace says of NCCL's kernels: in ms "step", "communicating", "exposed", the part of it in which no other
+    kernel ran, and "idle", in which none ran at all. "spans": {"compute" or a collective's name: [(start, end)]}, in ms from
+    the first kernel's start.
     """
     kernels = [event for event in in_order(trace) if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     begin = kernels[0]["ts"]
@@ -156,7 +157,7 @@ def communication(trace: dict) -> dict:
     sent = _union(span for name, spans in lanes.items() if name != "compute" for span in spans)
     both = _union([*sent, *lanes["compute"]])
     return {"step": both[-1][1], "communicating": _length(sent), "exposed": _length(both) - _length(lanes["compute"]),
-            "spans": lanes}
+            "idle": both[-1][1] - _length(both), "spans": lanes}
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:

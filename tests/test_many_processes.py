@@ -50,6 +50,25 @@ def test_a_run_that_differs_is_found(session, monkeypatch, wrong):
     assert not session().tables
 
 
+@pytest.mark.parametrize("step, accepted", [(many_processes.COMPARED["bfloat16"] - 1, False),
+                                            (many_processes.COMPARED["bfloat16"], True)])
+def test_in_16_bits_the_first_steps_are_compared_and_in_float64_all(session, monkeypatch, step, accepted):
+    monkeypatch.setattr(many_processes.machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(many_processes.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(many_processes, "here", lambda: "a simulated machine")
+    off = [loss * 1.02 if number >= step else loss for number, loss in enumerate(RIGHT)]
+    monkeypatch.setattr(many_processes, "_losses", lambda program, device, precision, way, processes, steps, folder:
+                        off if (precision, way) == ("bfloat16", "fsdp") else RIGHT)
+    if accepted:
+        labkit.same_losses("same", PROGRAM, "Beside one")
+        rows = session().tables["same"]["rows"]
+        assert [row["steps compared"] for row in rows] == [80, 80, 80, 80, 20, 20]
+        assert {row["largest difference"] for row in rows} == {0.0}
+    else:
+        with pytest.raises(WrongResult, match="fsdp on cuda in bfloat16 differs from one process by 2.0e-02"):
+            labkit.same_losses("same", PROGRAM, "Beside one")
+
+
 # -- a run that is killed --------------------------------------------------------------------------------------
 
 @pytest.fixture
@@ -193,12 +212,13 @@ def test_where_memory_ran_out_the_rows_are_empty():
 
 
 def test_waiting_is_the_median_over_all_processes_and_steps():
-    steps = [{"step": 100.0, "communicating": 20.0, "exposed": 2.0}, {"step": 110.0, "communicating": 30.0, "exposed": 15.0},
-             {"step": 105.0, "communicating": 40.0, "exposed": 4.0}]
+    steps = [{"step": 100.0, "communicating": 20.0, "exposed": 2.0, "idle": 7.0},
+             {"step": 110.0, "communicating": 30.0, "exposed": 15.0, "idle": 1.0},
+             {"step": 105.0, "communicating": 40.0, "exposed": 4.0, "idle": 3.0}]
     times = {(way, kind): [1.0] * 3 for way in ("ddp", "fsdp") for kind in ("weak", "strong")}
     first, *others = scaling_table.waiting_rows({1: None, 2: [report(2, ["ddp", "fsdp"], times, profiled=steps)]})
     assert first == {"shared by": "ddp, 2 GPUs, weak", "steps": 3, "a step, profiled, ms": 105.0, "NCCL runs, ms": 30.0,
-                     "alone, ms": 4.0, "behind other kernels, %": 90.0}
+                     "alone, ms": 4.0, "behind other kernels, %": 90.0, "no kernel runs, ms": 3.0}
     assert len(others) == 3
 
 
@@ -224,7 +244,7 @@ def test_a_trace_says_how_long_nccl_runs_and_how_long_alone(monkeypatch):
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 9999}]})
     # Something computes from 1000 to 1500 and 1800 to 2000; NCCL runs from 1300 to 1600 and 1900 to 2100, 100 of each alone.
     assert found["step"] == pytest.approx(1.1) and found["communicating"] == pytest.approx(0.5)
-    assert found["exposed"] == pytest.approx(0.2)
+    assert found["exposed"] == pytest.approx(0.2) and found["idle"] == pytest.approx(0.2)
     assert set(found["spans"]) == {"compute", "AllReduce", "AllGather"} and len(found["spans"]["compute"]) == 2
 
 
