@@ -165,5 +165,6 @@ def link() -> str:
 
 def variables() -> str:
     """The variables of this process's environment that NCCL reads, as words to append; "" where there is none."""
-    found = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
+    found = sorted(f"{name}={value}" for name, value in os.environ.items()
+                   if name.startswith("NCCL_") and name != "NCCL_VERSION")  # which container images set, and NCCL passes over
     return "".join(f", {words}" for words in found)

@@ -276,9 +276,8 @@ def test_what_a_compiler_leaves_of_its_temporary_files_is_removed(own_builds, tm
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", None)  # which remembers another
     monkeypatch.setenv("TMPDIR", str(temporary))
-    compiler.write_text(f'#!/bin/sh\ntouch "$TMPDIR/left"; echo "$TMPDIR" >> "{tmp_path}/used"\n'
-                        f'case "$*" in *binding.cpp*) echo "error: out of luck"; exit 1;; esac\nexec {machine.find_cxx()} "$@"\n')
-    compiler.chmod(0o755)
+    _compiler(compiler, "*binding.cpp*", "error: out of luck")
+    compiler.write_text(compiler.read_text().replace("\n", f'\ntouch "$TMPDIR/left"; echo "$TMPDIR" >> "{tmp_path}/used"\n', 1))
     monkeypatch.setattr(build, "_cxx_version", lambda: "another")
     monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(build.BuildError, match="error: out of luck"):

@@ -286,6 +286,7 @@ def test_scaling_starts_each_number_of_gpus_in_turns(session, monkeypatch, tmp_p
     for variable in [name for name in os.environ if name.startswith("NCCL_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("NCCL_VERSION", "2.28.3-1")
     rows = labkit.scale("scaling", PROGRAM, 4, "Scaling")
     assert begun == [1, 2, 1, 2, 1, 2] and len(rows) == 5
     assert session().tables["scaling"]["title"] == "Scaling; NCCL 2.28.9, linked by NV18, NCCL_NVLS_ENABLE=0"
