@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 from matplotlib import colormaps, colors
+from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.ft2font import FT2Font
 
 from labkit import figures, heat_figure, report, svg
 
@@ -266,3 +268,28 @@ def test_a_notebook_shows_the_drawing_with_its_title(monkeypatch):
     report.show_figure(HEAT)
     page, = pages
     assert page.startswith("<figure><svg") and "<figcaption>Throughput &lt;by&gt; geometry, GB/s. On the CPU" in page
+
+
+def widths(element: ElementTree.Element, size=16.0, weight="normal", anchor="start"):
+    """(words, left, right) of each text of a drawing, set in DejaVu Sans, which is wider than most fonts of pages."""
+    size, weight = float(element.get("font-size", size)), element.get("font-weight", weight)
+    anchor = element.get("text-anchor", anchor)
+    if element.tag.endswith("}text"):
+        font = FT2Font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+        font.set_size(size, 72)
+        said = "".join(element.itertext())
+        font.set_text(said)
+        width, x = font.get_width_height()[0] / 64, float(element.get("x"))
+        left = {"start": x, "middle": x - width / 2, "end": x - width}[anchor]
+        yield said, left, left + width
+    for child in element:
+        yield from widths(child, size, weight, anchor)
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "book" / "figures").glob("*.svg")), ids=lambda path: path.stem)
+def test_the_words_of_a_drawn_figure_stay_in_it_in_a_wide_font(path):
+    drawing = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    left, _, width, _ = map(float, drawing.get("viewBox").split())
+    assert "transform" not in path.read_text(encoding="utf-8"), "where its words stand is then not known here"
+    said = list(widths(drawing))
+    assert said and not [word for word, start, end in said if start < left - 0.5 or end > left + width + 0.5]
