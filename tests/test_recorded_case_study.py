@@ -102,3 +102,15 @@ def test_10_ddp_hides_nearly_all_that_it_sends_and_fsdp2_saves_memory_and_waits_
         assert waits["fsdp", kind]["NCCL runs, ms"] > 2 * total["ms"]  # "longer than all bytes take"
         starts = [[float(ms) for ms in scaled[way, kind]["starts, ms"].split("–")] for way in ("ddp", "fsdp")]
         assert starts[1][1] - starts[1][0] > 5 * (starts[0][1] - starts[0][0])  # "starts differ more from each other"
+
+
+def test_10_the_longest_gaps_of_an_fsdp2_step_come_after_its_last_reduce_scatter():
+    lanes = {lane["name"]: [(span["start"], span["end"]) for span in lane["spans"]]
+             for lane in recorded(LAB, "scaling_fsdp")["lanes"]}
+    busy_until, gaps = 0.0, []
+    for start, end in sorted(span for spans in lanes.values() for span in spans):
+        gaps.append((start - busy_until, busy_until))
+        busy_until = max(busy_until, end)
+    longest = sorted(gaps, reverse=True)[:3]
+    assert all(since >= lanes["ReduceScatter"][-1][1] for _, since in longest)
+    assert sum(length for length, _ in gaps if length > 0) > 2 * sum(length for length, _ in longest)  # the short gaps count too
