@@ -134,6 +134,67 @@ def test_every_exercise_is_in_its_labs_assignment_and_what_a_teacher_has_edited_
         f"left {edited}, which differs from what would be written; remove it to have it anew"]
 
 
+@pytest.fixture
+def inbox(course, tmp_path, monkeypatch):
+    """collect(): what nbgrader then has, as {learner: {file: text}}, and what it said; submit(name, owner) a folder of answers."""
+    monkeypatch.setenv("WORKSHOP_EXCHANGE", str(tmp_path / "exchange"))
+    (tmp_path / "exchange").mkdir()
+    (tmp_path / "exchange").chmod(0o1777)
+    inbound, copied = tmp_path / "exchange" / "kernel-to-gradient" / "inbound", tmp_path / "course"
+    inbound.mkdir(parents=True)
+    copied.mkdir()
+    for path in ("gradebook.db", "nbgrader_config.py"):
+        shutil.copy(course / path, copied)
+
+    def collect():
+        done = subprocess.run([sys.executable, "-m", "nbgrader", "collect", LAB], cwd=copied, capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(WORKSHOP.parent)})
+        assert done.returncode == 0, done.stderr
+        answers = {folder.parent.name: {path.name: path.read_text() for path in folder.iterdir()}
+                   for folder in (copied / "submitted").glob(f"*/{LAB}")}
+        return answers, done.stderr
+
+    def submit(name, owner="nobody"):
+        folder = inbound / name
+        folder.mkdir()
+        (folder / f"{LAB}.ipynb").write_text("mine")
+        (folder / "timestamp.txt").write_text("no time at all")
+        for path in (folder, *folder.iterdir()):
+            shutil.chown(path, owner)
+        return folder
+
+    return submit, collect
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_an_answer_is_collected_only_from_the_folder_of_its_owner_and_only_plain_files_of_it(inbox, tmp_path):
+    submit, collect = inbox
+    (tmp_path / "solutions.ipynb").write_text("secret")
+    good = submit(f"nobody+{LAB}+2026-01-02 09:00:00 UTC+x")
+    (good / "link.cu").symlink_to(tmp_path / "solutions.ipynb")
+    os.link(tmp_path / "solutions.ipynb", good / "hard.cu")
+    os.mkfifo(good / "pipe.cu")
+    (good / "folder").mkdir()
+    for name in ("hard.cu", "pipe.cu"):
+        shutil.chown(good / name, "nobody")
+    with open(good / "large.cu", "wb") as file:
+        file.truncate(2**40)
+    shutil.chown(good / "large.cu", "nobody")
+    (good / "roots.cu").write_text("secret")
+    submit(f"daemon+{LAB}+2026-01-02 09:00:00 UTC+x", owner="daemon")
+    submit(f"daemon+{LAB}+2026-01-03 09:00:00 UTC+later", owner="nobody")
+    submit(f"bin+{LAB}+2026-01-02 09:00:00 UTC+x", owner="nobody")
+    submit(f"sys+{LAB}+no time", owner="sys")
+    (good.parent / f"games+{LAB}+2026-01-02 09:00:00 UTC+x").symlink_to(tmp_path)
+    answers, said = collect()
+    assert answers == {"nobody": {f"{LAB}.ipynb": "mine", "timestamp.txt": "2026-01-02 09:00:00 UTC"},
+                       "daemon": {f"{LAB}.ipynb": "mine", "timestamp.txt": "2026-01-02 09:00:00 UTC"}}
+    assert said.count("it is owned by nobody") == 2 and "no time: " in said and "it is no folder" in said
+    for name, why in {"link": "symbolic links", "hard": "owner's alone", "pipe": "owner's alone", "folder": "Is a directory",
+                      "large": "more than", "roots": "owner's alone"}.items():
+        assert any(f"Left out {name}" in line and why in line for line in said.splitlines()), (name, said)
+
+
 # -- the pre-flight --------------------------------------------------------------------------------------------
 
 def test_the_pre_flight_finds_a_course_and_what_is_missing_in_it(course, tmp_path, monkeypatch):
