@@ -136,7 +136,7 @@ def test_every_exercise_is_in_its_labs_assignment_and_what_a_teacher_has_edited_
 
 @pytest.fixture
 def inbox(course, tmp_path, monkeypatch):
-    """collect(): what nbgrader then has, as {learner: {file: text}}, and what it said; submit(name, owner) a folder of answers."""
+    """submit(name, owner): a folder of answers. collect(): what nbgrader then has, {learner: {file: text}}, and what it said."""
     monkeypatch.setenv("WORKSHOP_EXCHANGE", str(tmp_path / "exchange"))
     (tmp_path / "exchange").mkdir()
     (tmp_path / "exchange").chmod(0o1777)
@@ -193,6 +193,16 @@ def test_an_answer_is_collected_only_from_the_folder_of_its_owner_and_only_plain
     for name, why in {"link": "symbolic links", "hard": "owner's alone", "pipe": "owner's alone", "folder": "Is a directory",
                       "large": "more than", "roots": "owner's alone"}.items():
         assert any(f"Left out {name}" in line and why in line for line in said.splitlines()), (name, said)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_an_answer_that_is_handed_in_again_takes_the_place_of_the_one_before(inbox):
+    submit, collect = inbox
+    submit(f"nobody+{LAB}+2026-01-02 09:00:00 UTC+x")
+    collect()
+    (submit(f"nobody+{LAB}+2026-01-02 10:00:00 UTC+y") / f"{LAB}.ipynb").write_text("better")
+    answers, _ = collect()
+    assert answers["nobody"] == {f"{LAB}.ipynb": "better", "timestamp.txt": "2026-01-02 10:00:00 UTC"}
 
 
 # -- the pre-flight --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ c.Exchange.root = os.environ.get("WORKSHOP_EXCHANGE", "/srv/nbgrader/exchange")
 # All can write there, so what is collected is looked at first.
 sys.path.append(WORKSHOP)
 c.ExchangeFactory.collect = "collecting.Collect"
+c.ExchangeCollect.update = True  # the last answer counts; by nbgrader's own rule it is the first that was collected
 
 # The cells are Python's, but what they write is C++, so the stub that takes a solution's place is that of labkit.starters.
 c.ClearSolutions.code_stub = {"python": STUB}
