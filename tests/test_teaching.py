@@ -52,7 +52,7 @@ def test_every_chapter_has_its_words_for_the_teacher_and_its_slides():
     assert len(steps) == len(list((REPOSITORY / "labs").glob("[0-9]*.ipynb")))
     assert all(all(f"**{word}" in step for word in ("Say:", "Where people get stuck:", "Skip:")) for step in steps)
     deck = (REPOSITORY / "workshop" / "slides" / "index.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^## ", deck, re.MULTILINE)) == 10 + 1  # the chapters, and the end
+    assert len(re.findall(r"^## ", deck, re.MULTILINE)) == len(steps) + 1  # the chapters, and the end
 
 
 def test_all_exercises_are_listed_with_what_is_graded():
@@ -65,13 +65,47 @@ def test_all_exercises_are_listed_with_what_is_graded():
         assert ("gradient" in graded) == any(launch.mode.startswith("backward") for launch in asked.launches)
 
 
-def test_the_slides_are_built_strictly_and_show_what_is_recorded(tmp_path):
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    """The page of the slides, built strictly."""
     pytest.importorskip("sphinx_revealjs", reason="needs workshop/requirements.txt")
+    made = tmp_path_factory.mktemp("slides")
     done = subprocess.run([sys.executable, "-m", "sphinx", "-b", "revealjs", "-q", "-W", "-n",
-                           str(REPOSITORY / "workshop" / "slides"), str(tmp_path)], capture_output=True, text=True)
+                           str(REPOSITORY / "workshop" / "slides"), str(made)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    return made / "index.html"
+
+
+def test_the_slides_show_what_is_recorded_and_each_says_what_to_say(slides):
+    page = slides.read_text(encoding="utf-8")
     deck = (REPOSITORY / "workshop" / "slides" / "index.md").read_text(encoding="utf-8")
     assert page.count('<svg') >= deck.count("{results-figure}") and page.count("<table") == deck.count("{results-table}")
-    assert page.count('class="notes"') == deck.count("{revealjs-notes}") and "Recorded on NVIDIA H200" in page
+    assert page.count('class="notes"') == len(re.findall("^#+ ", deck, re.MULTILINE)) and "Recorded on NVIDIA H200" in page
     assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css)', page), "a workshop may have no network"
+
+
+def test_every_slide_fits_the_screen_and_can_be_read_from_the_last_row(slides, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(slides.as_uri())
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    for _ in range(page.evaluate("Reveal.getTotalSlides()")):
+        title, right, bottom, cut, smallest = page.evaluate(SEEN)
+        assert right <= 1280 and bottom <= 800 and cut <= 2, f"{title}: {right:.0f} × {bottom:.0f}, and {cut} cut off"
+        assert smallest >= 14, f"{title}: letters of {smallest:.0f} pixels"
+        page.evaluate("Reveal.next()")
+    assert page.evaluate("Reveal.isLastSlide()")
+    page.close()
+
+
+SEEN = """() => {  // of the slide that is shown: its title, where it ends, how much of its code is cut off, its smallest letters
+    const slide = Reveal.getCurrentSlide(), shown = [...slide.querySelectorAll("*")].filter(
+        one => !one.closest(".notes") && one.getBoundingClientRect().height);
+    const ends = side => Math.max(...shown.map(one => one.getBoundingClientRect()[side]));
+    const code = shown.filter(one => one.matches("pre, code"));
+    const letters = shown.filter(one => [...one.childNodes].some(node => node.nodeType == 3 && node.data.trim())).map(
+        one => one instanceof SVGElement ? one.getBoundingClientRect().height
+                                         : parseFloat(getComputedStyle(one).fontSize));
+    return [slide.querySelector("h1, h2, h3").innerText, ends("right"), ends("bottom"),
+            Math.max(0, ...code.map(one => Math.max(one.scrollHeight - one.clientHeight, one.scrollWidth - one.clientWidth))),
+            Math.min(...letters)];
+}"""
