@@ -7,8 +7,8 @@ in /opt, with a Python that all can run:
     groupadd -f learners                                                  # then, of a file class.txt with lines NAME:PASSWORD
     cut -d: -f1 class.txt | xargs -n1 useradd -m -s /bin/bash -G learners && chpasswd < class.txt
     mkdir -p /srv/nbgrader/exchange && chmod 1777 /srv/nbgrader/exchange
-    python -m labkit assignments /srv/course                              # then, in /srv/course, for each lab:
-    nbgrader generate_assignment LAB && nbgrader release_assignment LAB
+    python -m labkit assignments /srv/course && cd /srv/course
+    for lab in $(ls source); do nbgrader generate_assignment $lab && nbgrader release_assignment $lab; done; cd -
     python -m labkit preflight /srv/course --learners 12                  # what is missing, and what to do
     python workshop/try_hub.py --learners 4                               # a class, played
     WORKSHOP_LEARNERS=12 jupyterhub -f workshop/jupyterhub_config.py      # in tmux: the hub ends with its terminal
