@@ -227,7 +227,7 @@ def _labs() -> list[str]:
 
 
 def exchange(course: Path) -> Finding:
-    """The folder through which assignments go out and answers come in, as nbgrader's settings name it, and what has gone out."""
+    """The folder through which assignments go out and answers come in, and whether all of them have gone out."""
     from nbgrader.exchange.default import Exchange
 
     found = settings(course)

@@ -144,7 +144,7 @@ def test_every_exercise_is_in_its_labs_assignment_and_what_a_teacher_has_edited_
 
 @pytest.fixture
 def inbox(course, tmp_path, monkeypatch):
-    """submit(name, owner): a folder of answers. collect(): what nbgrader then has, {learner: {file: text}}, and what it said."""
+    """submit(name, owner): a folder of answers. collect(): what there is then, {learner: {file: text}}, and what it said."""
     monkeypatch.setenv("WORKSHOP_EXCHANGE", str(tmp_path / "exchange"))
     (tmp_path / "exchange").mkdir()
     (tmp_path / "exchange").chmod(0o1777)
