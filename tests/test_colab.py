@@ -176,13 +176,31 @@ def test_alone_it_fetches_the_repository_and_installs_what_the_labs_lack_and_not
     log = alone.cwd / FOLDER / "build" / "setup.log"
     before = log.read_text()
     said, _, state = alone.run(GIT_CONFIG_VALUE_0="nowhere", PIP_FIND_LINKS="nowhere")  # a new kernel in the same folder
-    assert re.fullmatch("No GPU is attached.*", said) and state[0] == str(alone.cwd / FOLDER / "labs")
+    assert re.fullmatch(f"Found {re.escape(str(folder))}. For the newest one, delete that folder.*\nNo GPU is attached.*", said)
+    assert state[0] == str(alone.cwd / FOLDER / "labs")
     assert log.read_text() == before
 
 
-@pytest.mark.parametrize("name, version, wanted", [("torch", "2.5.1", ">=2.9"), ("torch", "2.14.0", "<2.14"),
-                                                   ("numpy", "1.25.0", ">=1.26")])
-def test_a_torch_or_numpy_that_does_not_fit_is_refused_and_nothing_is_changed(alone, name, version, wanted):
+@pytest.mark.parametrize("name, version", [("torch", "2.99.1"), ("numpy", "3.0.0")])
+def test_a_torch_or_numpy_that_is_newer_than_the_tried_stays_and_the_labs_go_on(alone, name, version):
+    shutil.rmtree(alone.site / f"{name}-{HERE[name]}.dist-info")
+    alone.has(**{name: version})
+    alone.fake_torch(cuda=None)
+    said, _, state = alone.run()
+    assert f"{name} {version} is newer than what the labs were tried with, " in said and "runtime version" in said
+    assert state[1] == [True, True] and alone.packages() == {**NEEDED, **HERE, name: version}
+
+
+def test_an_older_copy_that_has_no_set_up_is_named_and_left(alone):
+    old = alone.cwd / FOLDER / "labkit" / "__init__.py"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    _, error, _ = alone.run()
+    assert "The repository was not fetched" in error and f"{FOLDER}' already exists" in error and old.exists()
+
+
+@pytest.mark.parametrize("name, version, wanted", [("torch", "2.5.1", ">=2.9"), ("numpy", "1.25.0", ">=1.26")])
+def test_a_torch_or_numpy_that_is_too_old_is_refused_and_nothing_is_changed(alone, name, version, wanted):
     shutil.rmtree(alone.site / f"{name}-{HERE[name]}.dist-info")
     alone.has(**{name: version})
     alone.fake_torch(cuda=None)

@@ -97,7 +97,7 @@ def test_every_slide_fits_the_screen_and_can_be_read_from_the_last_row(slides, b
     page.close()
 
 
-SEEN = """() => {  // of the slide that is shown: its title, where it ends, how much of its code is cut off, its smallest letters
+SEEN = """() => {  // of the slide that is shown: its title, where it ends, how much code is cut off, its smallest letters
     const slide = Reveal.getCurrentSlide(), shown = [...slide.querySelectorAll("*")].filter(
         one => !one.closest(".notes") && one.getBoundingClientRect().height);
     const ends = side => Math.max(...shown.map(one => one.getBoundingClientRect()[side]));
