@@ -9,6 +9,7 @@ import yaml
 
 from labkit import REPOSITORY, exercises, teaching
 
+PAUSES = ("Break", "Lunch")
 PLANS = yaml.safe_load(teaching.PLANS.read_text(encoding="utf-8"))
 
 
@@ -22,20 +23,26 @@ def test_a_plan_goes_by_the_clock_and_its_exercises_are_there(name, minutes):
         assert row["exercises"].count("; ") + 1 >= step.get("exercises", 0)
         assert "chapter" not in step or (REPOSITORY / "book" / f"{step['chapter']}.md").is_file()
     longest = max(sum(step["minutes"] for step in part) for part in parts(PLANS[name]["steps"]))
-    assert longest <= 140, "nobody sits that long without a break"
+    assert longest <= 100, "nobody sits that long without a break"
+    assert all(row["the room"] != "–" for row, step in zip(rows, PLANS[name]["steps"]) if step["what"] not in PAUSES)
 
 
 def parts(steps):
     """The steps between breaks."""
     found = [[]]
     for step in steps:
-        found.append([]) if step["what"] in ("Break", "Lunch") else found[-1].append(step)
+        found.append([]) if step["what"] in PAUSES else found[-1].append(step)
     return found
 
 
 @pytest.mark.parametrize("step, words", [
     ({"what": "x"}, "'x' has None minutes"),
-    ({"what": "x", "minutes": 5, "chapter": "08_sync_pitfalls", "exercises": 99}, "wants 99 exercises, and the lab has")])
+    ({"what": "x", "minutes": 5, "chapter": "08_sync_pitfalls"}, "'x' does not say what the room does"),
+    ({"what": "x", "minutes": 25, "talk": 6, "room": "y", "chapter": "08_sync_pitfalls", "exercises": 2},
+     "leaves 19 minutes beside the talk, and its exercises take 20"),
+    ({"what": "x", "minutes": 5, "talk": 5, "room": "y", "chapter": "08_sync_pitfalls"}, "leaves 0 minutes"),
+    ({"what": "x", "minutes": 990, "room": "y", "chapter": "08_sync_pitfalls", "exercises": 99},
+     "wants 99 exercises, and the lab has")])
 def test_a_plan_that_cannot_be_is_refused(tmp_path, monkeypatch, step, words):
     path = tmp_path / "plans.yml"
     path.write_text(yaml.safe_dump({"short": {"begins": "09:00", "steps": [step]}}))
