@@ -175,28 +175,26 @@ def test_alone_it_fetches_the_repository_and_installs_what_the_labs_lack_and_not
     assert alone.packages() == {**NEEDED, **HERE}
     assert not {"jupyterlab", "ipykernel", "jupyter-book", "pytest", "playwright"} & set(alone.packages())
     assert said.endswith("\nonce")
-    log = alone.cwd / FOLDER / "build" / "setup.log"
+    log = folder / "build" / "setup.log"
     before = log.read_text()
     said, _, state = alone.run(GIT_CONFIG_VALUE_0="nowhere", PIP_FIND_LINKS="nowhere")  # a new kernel in the same folder
     assert re.fullmatch(f"Found {re.escape(str(folder))}. For the newest one, delete that folder.*\nNo GPU is attached.*", said)
-    assert state[0] == str(alone.cwd / FOLDER / "labs")
-    assert log.read_text() == before
+    assert state[0] == str(folder / "labs") and log.read_text() == before
 
 
 @pytest.mark.parametrize("name, version", [("torch", "2.99.1"), ("numpy", "3.0.0")])
 def test_a_torch_or_numpy_that_is_newer_than_the_tried_stays_and_the_labs_go_on(alone, name, version):
     alone.has(**{name: version})
     said, _, state = alone.run()
-    assert f"{name} {version} is newer than what the labs were tried with, " in said
-    assert state[1] == [True, True] and alone.packages() == {**NEEDED, **HERE, name: version}
+    assert f"{name} {version} is newer than what the labs were tried with, " in said and state[1] == [True, True]
+    assert alone.packages() == {**NEEDED, **HERE, name: version}
 
 
 @pytest.mark.parametrize("name, version, wanted", [("torch", "2.5.1", ">=2.9"), ("numpy", "1.25.0", ">=1.26")])
 def test_a_torch_or_numpy_that_is_too_old_is_refused_and_nothing_is_changed(alone, name, version, wanted):
     alone.has(**{name: version})
     before = alone.packages()
-    twice = "for i in range(2):\n    try:\n        cell()\n    except RuntimeError as error:\n        print(error)"
-    said, _, state = alone.run(twice)
+    said, _, state = alone.run("for i in range(2):\n  try:\n    cell()\n  except RuntimeError as error:\n    print(error)")
     assert len(re.findall(f"{name} {version} is installed, the labs need {name}.*{wanted}.*runtime version", said)) == 2
     assert alone.packages() == before and state[1] == [False, False]
 
