@@ -302,6 +302,7 @@ def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, l
     assert environment.get("PYTORCH_ALLOC_CONF") == memory
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
     assert found.JupyterHub.bind_url.startswith("http://127.0.0.1:")  # no certificate: this machine alone
+    assert found.JupyterHub.concurrent_spawn_limit == 0  # a class comes at once
     assert Path(found.Spawner.cmd[1]).is_file() and "--KernelManager.transport=ipc" in found.Spawner.args
 
 
@@ -313,6 +314,8 @@ def test_the_settings_for_a_cluster_are_yaml_and_share_out_what_they_say():
     assert times["name"] in learner["extraResource"]["limits"]
     fraction = float(learner["extraEnv"]["PYTORCH_ALLOC_CONF"].split(":")[1])
     assert 0.8 < fraction * times["replicas"] < 0.95
+    assert learner["extraEnv"]["JUPYTER_CONFIG_PATH"] + "/workspace.py" == learner["cmd"][1]
+    assert values["hub"]["concurrentSpawnLimit"] == 0
     assert learner["cmd"][1:] == ["/opt/kernel-to-gradient/workshop/workspace.py", "jupyterhub-singleuser"]
     image = (WORKSHOP / "Dockerfile").read_text()
     assert "WORKDIR /opt/kernel-to-gradient\n" in image and f"--uid {learner['uid']}" in image

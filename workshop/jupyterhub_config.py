@@ -88,6 +88,7 @@ if Path("/run/systemd/system").is_dir() and importlib.util.find_spec("systemdspa
 # The GPU. Processes on one GPU take turns (time-slicing) with no setting at all; only memory has to be shared out. Of a card
 # that is cut by MIG each learner gets an instance, which is memory and SMs of its own; who comes when there is none left shares
 # one. Both hold a learner who plays fair: whoever sets these variables anew has the whole card. In Kubernetes MIG is enforced.
+# MPS would enforce a limit here too, but an illegal access in one learner's kernel would then end the kernels of all.
 listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout if shutil.which("nvidia-smi") else ""
 instances = re.findall(r"MIG-[0-9a-f-]{36}", listed)
 sharing = max(1, LEARNERS / len(instances)) if instances else LEARNERS
