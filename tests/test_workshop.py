@@ -306,6 +306,27 @@ def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, l
     assert Path(found.Spawner.cmd[1]).is_file() and "--KernelManager.transport=ipc" in found.Spawner.args
 
 
+def test_every_setting_of_the_hub_is_one_that_its_class_has(tmp_path, monkeypatch):
+    """With systemd's spawner too, wherever this runs."""
+    from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
+    from jupyter_client.manager import KernelManager
+    from jupyterhub import app, auth, proxy, spawner
+    from systemdspawner import SystemdSpawner
+    from traitlets.config import PyFileConfigLoader
+
+    classes = {one.__name__: one for one in (app.JupyterHub, auth.LocalAuthenticator, proxy.ConfigurableHTTPProxy,
+                                             spawner.Spawner, SystemdSpawner, KernelManager, MappingKernelManager)}
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/run/systemd/system" or is_dir(path))
+    monkeypatch.setenv("WORKSHOP_STATE", str(tmp_path))
+    found = PyFileConfigLoader(str(WORKSHOP / "jupyterhub_config.py")).load_config()
+    assert found.JupyterHub.spawner_class == "systemd" and found.SystemdSpawner.unit_extra_properties["MemorySwapMax"] == "0"
+    named = [(section, name) for section, settings in found.items() for name in settings]
+    named += [tuple(argument.partition("=")[0].removeprefix("--").split(".")) for argument in found.Spawner.args]
+    assert len(named) > 15 and {"SystemdSpawner", "KernelManager"} <= {section for section, _ in named}
+    assert [(section, name) for section, name in named if name not in classes[section].class_traits(config=True)] == []
+
+
 def test_the_settings_for_a_cluster_are_yaml_and_share_out_what_they_say():
     values, sharing = (yaml.safe_load((WORKSHOP / "kubernetes" / name).read_text())
                        for name in ("values.yaml", "gpu-sharing.yaml"))

@@ -83,7 +83,8 @@ if Path("/run/systemd/system").is_dir() and importlib.util.find_spec("systemdspa
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.isolate_tmp = True  # a /tmp each
     c.SystemdSpawner.disable_user_sudo = True
-    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "2048"}  # a loop that forks ends there
+    # A loop that forks ends there, and what memory is refused may not go to the disk instead.
+    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "2048", "MemorySwapMax": "0"}
 
 # The GPU. Processes on one GPU take turns (time-slicing) with no setting at all; only memory has to be shared out. Of a card
 # that is cut by MIG each learner gets an instance, which is memory and SMs of its own; who comes when there is none left shares
