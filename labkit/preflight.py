@@ -32,7 +32,7 @@ LIMIT_GIB = 6  # what jupyterhub_config.py lets a learner have
 KEPT = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")  # of the teacher's environment; the hub passes no more on
 PROGRAMS = {"jupyterhub": "python -m pip install -r workshop/requirements.txt",
             "nbgrader": "python -m pip install -r workshop/requirements.txt",
-            "configurable-http-proxy": "npm install -g configurable-http-proxy"}
+            "configurable-http-proxy": "npm install -g configurable-http-proxy@5"}
 
 
 def tell(course: Path, learners: int) -> int:
@@ -146,11 +146,13 @@ def _own_group(path: Path) -> int:
 
 
 def programs() -> Finding:
-    """JupyterHub, its proxy and nbgrader: on PATH, or beside this Python."""
+    """JupyterHub, its proxy and nbgrader: on PATH, or beside this Python; and whether the proxy starts."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
     if absent:
         return Finding("programs", "fail", f"missing: {', '.join(absent)}", PROGRAMS[absent[0]])
+    if machine.output(proxy := shutil.which("configurable-http-proxy", path=path), "--version") is None:
+        return Finding("programs", "fail", f"{proxy} does not start", "get Node 20 or newer, from nodejs.org, and try again")
     return Finding("programs", "ok", ", ".join(PROGRAMS))
 
 

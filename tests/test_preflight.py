@@ -124,7 +124,11 @@ def test_the_pre_flight_wants_accounts_with_passwords_and_programs(monkeypatch, 
     monkeypatch.setattr(preflight.machine, "output", lambda *command: None)  # an account of a directory service
     assert preflight.accounts(1).state == "ok"
     monkeypatch.setattr(preflight.shutil, "which", lambda name, path: None if name == "configurable-http-proxy" else name)
-    assert preflight.programs().advice == "npm install -g configurable-http-proxy"
+    assert preflight.programs().advice == "npm install -g configurable-http-proxy@5"
+    monkeypatch.setattr(preflight.shutil, "which", lambda name, path: name)
+    assert preflight.programs().seen == "configurable-http-proxy does not start"
+    monkeypatch.setattr(preflight.machine, "output", lambda *command: "5.3.0")
+    assert preflight.programs().state == "ok"
 
 
 def test_without_a_group_the_pre_flight_finds_no_accounts(monkeypatch):

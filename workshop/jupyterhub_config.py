@@ -1,11 +1,12 @@
 """JupyterHub for a class that shares one machine and its GPU. As root, in a clone that root owns and all can read, such as one
 in /opt, with a Python that all can run:
 
-    apt-get install python3-venv g++ make npm tmux                        # Ubuntu's and Debian's names; umask 022
-    make labs && .venv/bin/pip install -r workshop/requirements.txt && npm install -g configurable-http-proxy@5
+    apt-get install python3-venv g++ make tmux                            # Ubuntu's and Debian's names; umask 022
+    make labs && .venv/bin/pip install -r workshop/requirements.txt
+    npm install -g configurable-http-proxy@5                              # Node 20 or newer: Ubuntu 24.04 and Debian 12 have 18
     . .venv/bin/activate
     groupadd -f learners                                                  # then, of a file class.txt with lines NAME:PASSWORD
-    cut -d: -f1 class.txt | xargs -n1 useradd -m -s /bin/bash -G learners && chpasswd < class.txt
+    cut -d: -f1 class.txt | xargs -n1 useradd -m -s /bin/bash -G learners; chpasswd < class.txt
     mkdir -p /srv/nbgrader/exchange && chmod 1777 /srv/nbgrader/exchange
     python -m labkit assignments /srv/course && cd /srv/course
     for lab in $(ls source); do nbgrader generate_assignment $lab && nbgrader release_assignment $lab; done; cd -
@@ -52,6 +53,9 @@ if (STATE / "tls.crt").exists():
     c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = str(STATE / "tls.crt"), str(STATE / "tls.key")
 else:
     c.JupyterHub.bind_url = os.environ.get("WORKSHOP_URL", "http://127.0.0.1:8000")
+
+# All servers share one address, so a page that one learner makes has another's rights where that one opens it. Where they do
+# not trust one another, JupyterHub.subdomain_host gives each a name, for which DNS and certificate need a wildcard.
 
 # Accounts and passwords are the machine's (PAM). Nobody is an admin: an admin could enter all servers.
 c.JupyterHub.authenticator_class = "pam"
