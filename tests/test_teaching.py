@@ -55,11 +55,18 @@ def test_a_plan_that_cannot_be_is_refused(tmp_path, monkeypatch, step, words):
 
 def test_every_chapter_has_its_words_for_the_teacher_and_its_slides():
     guide = (REPOSITORY / "book" / "14_teaching.md").read_text(encoding="utf-8")
-    steps = re.findall(r"^### .*?(?=^#|\Z)", guide, re.MULTILINE | re.DOTALL)
+    steps = re.findall(r"^### .*?(?=^#|\Z)", guide.partition("## Step by step")[2], re.MULTILINE | re.DOTALL)
     assert len(steps) == len(list((REPOSITORY / "labs").glob("[0-9]*.ipynb")))
     assert all(all(f"**{word}" in step for word in ("Say:", "Where people get stuck:", "Skip:")) for step in steps)
     deck = (REPOSITORY / "workshop" / "slides" / "index.md").read_text(encoding="utf-8")
     assert len(re.findall(r"^## ", deck, re.MULTILINE)) == len(steps) + 1  # the chapters, and the end
+
+
+def test_the_guide_says_once_what_nobody_has_tried():
+    guide = (REPOSITORY / "book" / "14_teaching.md").read_text(encoding="utf-8")
+    tried, untried = re.search(r"### What was tried\n(.*?)\*\*Not tried\*\*(.*?)^## ", guide, re.DOTALL | re.MULTILINE).groups()
+    assert "`try_hub.py`" in tried and guide.lower().count("not tried") == 1
+    assert all(what in untried for what in ("a class of people", "MIG", "T4", "systemd", "Colab", "Docker", "Kubernetes"))
 
 
 def test_all_exercises_are_listed_with_what_is_graded():
