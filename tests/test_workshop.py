@@ -323,6 +323,9 @@ def test_every_setting_of_the_hub_is_one_that_its_class_has(tmp_path, monkeypatc
     assert found.JupyterHub.spawner_class == "systemd" and found.SystemdSpawner.unit_extra_properties["MemorySwapMax"] == "0"
     named = [(section, name) for section, settings in found.items() for name in settings]
     named += [tuple(argument.partition("=")[0].removeprefix("--").split(".")) for argument in found.Spawner.args]
+    text = (WORKSHOP / "jupyterhub_config.py").read_text()  # the pre-flight looks where the hub does
+    assert found.Spawner.mem_limit == f"{preflight.LIMIT_GIB}G" and f'"WORKSHOP_STATE", "{preflight.STATE}"' in text
+    assert found.LocalAuthenticator.allowed_groups == {preflight.GROUP}
     assert len(named) > 15 and {"SystemdSpawner", "KernelManager"} <= {section for section, _ in named}
     assert [(section, name) for section, name in named if name not in classes[section].class_traits(config=True)] == []
 
