@@ -21,8 +21,8 @@ def launched_apart(launches: Launches) -> Iterator[list[torch.Tensor]]:
     """Calls each in turn in a copy of this process, and yields the tensors that it returns, dense.
 
     The copy is forked, so that it costs little; it should run kernels and little else, since locks and threads of this process
-    are not its own. RuntimeError in place of the first that raises anything, ends its process, or does not end within
-    LIMIT seconds.
+    are not its own. Autograd raises there, once this process has used it on a GPU. RuntimeError in place of the first that
+    raises anything, ends its process, or does not end within LIMIT seconds.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)

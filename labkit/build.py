@@ -377,7 +377,8 @@ def _without_spaces(folder: Path) -> Path:
 @contextlib.contextmanager
 def tools_on_path() -> Iterator[None]:
     """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment. Compilers
-    speak English, in which their errors are looked for, and no more of them run at a time than memory allows.
+    speak English, in which their errors are looked for, and no more of them run at a time than memory allows. What one that is
+    interrupted leaves of its temporary files (nvcc does) goes with the folder that they are in.
 
     The variables are the process's: of several threads the first to enter sets them, and the last to leave sets them back.
     """
@@ -385,6 +386,9 @@ def tools_on_path() -> Iterator[None]:
     with _tools_lock:
         if _within == 0:
             folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+            with contextlib.suppress(OSError):  # a folder that cannot be made, the compiler or the doctor will tell
+                own = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
+                _before.enter_context(environment(TMPDIR=_before.enter_context(own)))
             _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(_jobs())))
         _within += 1
     try:

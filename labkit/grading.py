@@ -20,7 +20,7 @@ from typing import Iterator
 
 import torch
 
-from labkit import machine, results
+from labkit import launching, machine, results
 from labkit.apart import launched_apart
 from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_folder import build_root, made_once
@@ -29,7 +29,7 @@ from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
 from labkit.operator import Operator, kernels, kernels_of
 from labkit.precision import spacing
 from labkit.references import allowed, exact_outputs
-from labkit.tracing import trace
+from labkit.tracing import traced
 
 # Which check a finding of the trace belongs to; every other kind is one of "bounds".
 _OF = {"launch failed": "ends", "barrier not reached by all": "barriers", "shuffle from an absent lane": "barriers",
@@ -163,10 +163,9 @@ def _folder(asked: Exercise, text: str) -> Path:
 
 def _traced(operator: Operator, asked: Exercise) -> list[tuple[Launch, dict]]:
     """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that ended its process."""
-    def told(launch: Launch) -> list[torch.Tensor]:
-        inputs = _inputs(operator, asked, launch)
+    def told(prepared: launching.Launch) -> list[torch.Tensor]:
         try:
-            found = trace(operator, mode=launch.mode, inputs=inputs, show=False)
+            found = traced(prepared)
         except RuntimeError as error:
             found = {"error": str(error)}
         else:
@@ -177,8 +176,10 @@ def _traced(operator: Operator, asked: Exercise) -> list[tuple[Launch, dict]]:
 
     seen = []
     for launch in asked.launches:
+        inputs = _inputs(operator, asked, launch)
+        prepared = launching.prepare(operator, "trace", None, launch.mode, None, None, inputs)
         try:
-            ((packed,),) = launched_apart([lambda launch=launch: told(launch)])
+            ((packed,),) = launched_apart([lambda prepared=prepared: told(prepared)])
             seen.append((launch, pickle.loads(packed.numpy().tobytes())))
         except RuntimeError as error:
             seen.append((launch, {"error": str(error)}))

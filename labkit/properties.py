@@ -31,20 +31,24 @@ def check_that_it_returns(operator: Operator, version: int, modes: list[str], dt
     """
     if operator.device.type != "cpu":
         return
-    dtype, cases = _usual_dtype(dtypes), operator.reference.CASES
+    dtype = _usual_dtype(dtypes)
     for mode in modes:
+        launches = []
+        for case in operator.reference.CASES:
+            with contextlib.suppress(Exception):  # what is raised, the check of the case will see again
+                inputs = draw_inputs(operator.reference, mode, dtype, operator.device, case, seed=0)
+                launches.append((case, launch_of(operator, mode, version, inputs)))
         returned = 0
         try:
-            for _ in launched_apart([functools.partial(_tried, operator, version, mode, dtype, case) for case in cases]):
+            for _ in launched_apart([functools.partial(_tried, launch) for _, launch in launches]):
                 returned += 1
         except RuntimeError as error:
             verdict.fault("launch", f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, "
-                                    f"{cases[returned]}: {error}")
+                                    f"{launches[returned][0]}: {error}")
 
 
-def _tried(operator: Operator, version: int, mode: str, dtype: torch.dtype, case: dict) -> list[torch.Tensor]:
-    with contextlib.suppress(Exception):  # what is raised, the check of the case will see again
-        launch = launch_of(operator, mode, version, draw_inputs(operator.reference, mode, dtype, operator.device, case, seed=0))
+def _tried(launch: Launch) -> list[torch.Tensor]:
+    with contextlib.suppress(Exception):  # likewise
         # In memory with margins: what is stored just outside is for that check to find.
         launch(launch.inputs, list(map(guarded, launch.new_outputs())))
     return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import statistics
 import tempfile
@@ -22,9 +23,10 @@ MOST_SPANS = 512  # of a lane
 def scale(name: str, program: Path, sequences: int, title: str, steps: int = 30) -> list[dict]:
     """Times training steps on 1, 2, 4, ... of this machine's GPUs, by DDP and by FSDP2; shows and keeps the tables.
 
-    name: what the table is called in results/; <name>_waits says what the profiler saw of NCCL, <name>_ddp and <name>_fsdp show
-    a step as timelines. program: takes --ways, --sequences, --steps and --output, as labs/scaling.py does. sequences: of one
-    GPU alone, a multiple of the number of GPUs. steps: timed ones of each kind and start.
+    name: what the table is called in results/; <name>_waits says what the profiler saw of NCCL, <name>_sum how fast the
+    gradients alone are added up, <name>_ddp and <name>_fsdp show a step as timelines. program: takes --ways, --sequences,
+    --steps and --output, as labs/scaling.py does. sequences: of one GPU alone, a multiple of the number of GPUs. steps: timed
+    ones of each kind and start.
 
     Each number of GPUs is started STARTS times, in turns. Weak scaling: each GPU has `sequences` of its own. Strong: all share
     `sequences`. Returns the rows: how shared, GPUs, scaling, sequences in all, the median of a step in ms with its 10th and
@@ -32,7 +34,7 @@ def scale(name: str, program: Path, sequences: int, title: str, steps: int = 30)
     cent, and the most memory of a GPU. None where memory ran out. Where there is less than two GPUs, the recorded tables are
     shown and [] is returned.
     """
-    names = [name, f"{name}_waits", f"{name}_ddp", f"{name}_fsdp"]
+    names = [name, f"{name}_waits", f"{name}_sum", f"{name}_ddp", f"{name}_fsdp"]
     if machine.backend() != "cuda" or torch.cuda.device_count() < 2:
         return show_recorded(names, title, NO_GPU if machine.backend() != "cuda" else "this machine has one GPU")
     most = min(torch.cuda.device_count(), sequences)  # strong scaling gives each a sequence at least
@@ -44,14 +46,15 @@ def scale(name: str, program: Path, sequences: int, title: str, steps: int = 30)
             reports[count] = None if report is None else [*reports[count], report]
     rows = scaling_rows(reports)
     nccl = next((report["nccl"] for found in reports.values() for report in found or []), "did not run")
-    caption = f"On {here()}; NCCL {nccl}, GPUs linked by {link()}"
+    how = f"NCCL {nccl}, linked by {link()}{variables()}"
     results.note("measured", title, f"1 to {counts[-1]} GPUs, {STARTS} starts each, {steps} steps")
     last = next((found[-1] for found in reversed(reports.values()) if found), None)
     timelines = {f"{name}_{way}": timeline for way in ("ddp", "fsdp") if (timeline := _timeline(way, last))}
-    waits = waiting_rows(reports)
-    keep({name: results.table_of(f"{title}; NCCL {nccl}, linked by {link()}", rows),
-          **({f"{name}_waits": results.table_of(f"{title}: what the profiler saw", waits)} if waits else {}), **timelines},
-         caption)
+    waits, sums = waiting_rows(reports), sum_rows(reports)
+    keep({name: results.table_of(f"{title}; {how}", rows),
+          **({f"{name}_waits": results.table_of(f"{title}: what the profiler saw", waits)} if waits else {}),
+          **({f"{name}_sum": results.table_of("The gradients' all-reduce, with nothing beside it", sums)} if sums else {}),
+          **timelines}, f"On {here()}; {how}")
     return rows
 
 
@@ -102,13 +105,30 @@ def waiting_rows(reports: dict[int, list[dict] | None]) -> list[dict]:
             steps = [step for report in found or [] for run in report["runs"] if (run["way"], run["kind"]) == (way, kind)
                      for step in run["profiled"]]
             if steps:
-                step, sent, exposed = (statistics.median(each[key] for each in steps)
-                                       for key in ("step", "communicating", "exposed"))
+                step, sent, exposed, idle = (statistics.median(each[key] for each in steps)
+                                             for key in ("step", "communicating", "exposed", "idle"))
                 hidden = [100 * (1 - each["exposed"] / each["communicating"]) for each in steps if each["communicating"]]
                 rows.append({"shared by": f"{way}, {count} GPUs, {kind}", "steps": len(steps),
                              "a step, profiled, ms": round(step, 2), "NCCL runs, ms": round(sent, 2),
                              "alone, ms": round(exposed, 2),
-                             "behind other kernels, %": round(statistics.median(hidden), 1)})
+                             "behind other kernels, %": round(statistics.median(hidden), 1),
+                             "no kernel runs, ms": round(idle, 2)})
+    return rows
+
+
+def sum_rows(reports: dict[int, list[dict] | None]) -> list[dict]:
+    """How long the gradients' all-reduce takes alone, a row for each number of GPUs from 2: medians over all starts.
+
+    Of N GPUs each has to send 2 (N - 1) / N times the bytes, whatever the order they go round in.
+    """
+    rows = []
+    for count, found in reports.items():
+        if count > 1 and found:
+            size, ms = found[0]["sum"]["bytes"], [each for report in found for each in report["sum"]["ms"]]
+            median, tenths = statistics.median(ms), statistics.quantiles(ms, n=10, method="inclusive")
+            rows.append({"GPUs": count, "gradients, GB": round(size / 1e9, 2), "ms": round(median, 2),
+                         "10–90%, ms": f"{tenths[0]:.2f}–{tenths[-1]:.2f}",
+                         "sent by each, GB/s": round(2 * (count - 1) / count * size / median / 1e6)})
     return rows
 
 
@@ -141,3 +161,10 @@ def link() -> str:
     """What connects the first two GPUs, in nvidia-smi's words: "NV18", 18 links of NVLink, or "PHB", the PCIe bus."""
     row = re.search(r"^GPU0\s+X\s+(\w+)", machine.output("nvidia-smi", "topo", "-m") or "", re.MULTILINE)
     return row[1] if row else "what nvidia-smi does not say"
+
+
+def variables() -> str:
+    """The variables of this process's environment that NCCL reads, as words to append; "" where there is none."""
+    found = sorted(f"{name}={value}" for name, value in os.environ.items()
+                   if name.startswith("NCCL_") and name != "NCCL_VERSION")  # which container images set, and NCCL passes over
+    return "".join(f", {words}" for words in found)

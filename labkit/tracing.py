@@ -19,7 +19,7 @@ from typing import Sequence
 import torch
 
 from labkit import figures, results, trace_figure
-from labkit.launching import extent_of, prepare
+from labkit.launching import Launch, extent_of, prepare
 from labkit.operator import Operator
 from labkit.report import show_html
 from labkit.trace_findings import Finding, findings_of
@@ -207,7 +207,15 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     Needs g++ (clang has no such instrumentation of vectors); takes some microseconds a thread. Returns a Trace. Raises
     FileNotFoundError, ValueError and BuildError as `load` does, and RuntimeError for arguments the operator refuses.
     """
-    launch = prepare(operator, "trace", version, mode, size, dtype, inputs)
+    found = traced(prepare(operator, "trace", version, mode, size, dtype, inputs), name)
+    if show:
+        _keep(found)
+        found.show()
+    return found
+
+
+def traced(launch: Launch, name: str | None = None) -> Trace:
+    """What `trace` returns of a launch that `prepare` has made for the backend "trace"; raises RuntimeError as it does."""
     recorder = Recorder(launch.operator.library, launch.operator.source)
     given = [recorder.array(t, label, "input") for t, label in zip(launch.inputs, launch.input_names, strict=True)]
     out = [recorder.array(t, label, "output") for t, label in zip(launch.new_outputs(), launch.output_names, strict=True)]
@@ -222,9 +230,6 @@ def trace(operator: Operator | str, version: int | None = None, mode: str | None
     found.ended_early = refused is not None
     found.outputs = tuple(t.clone() for t in out)
     found.writers = {label: recorder.writers(label, t) for t, label in zip(out, launch.output_names)}
-    if show:
-        _keep(found)
-        found.show()
     return found
 
 

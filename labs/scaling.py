@@ -45,16 +45,17 @@ def main(arguments: list[str] | None = None) -> None:
         settings = (tiny if options.device == "cpu" else case_study)(processes.device)
         settings = dataclasses.replace(settings, sequences=options.sequences or settings.sequences)
         found = [run for way in options.ways for run in measured(way, settings, processes, options.steps)]
+        total = summed(found[0]["weights"], processes, options.steps)
         if processes.rank == 0:
             library = ".".join(map(str, torch.cuda.nccl.version())) if options.device == "cuda" else None
-            options.output.write_text(json.dumps({"processes": processes.count, "nccl": library, "runs": found}))
+            options.output.write_text(json.dumps({"processes": processes.count, "nccl": library, "runs": found, "sum": total}))
 
 
 def measured(way: str, settings: Settings, processes: Processes, steps: int) -> list[dict]:
     """A dict for each of weak and strong (one process alone: the two are one), the same in every process.
 
-    "ms": of each step in process 0. "bytes": the most memory that PyTorch had allocated on a GPU. "profiled": per process and
-    step, see `communication`; [] on a CPU. "spans": those of process 0's last step.
+    "weights": how many the model has. "ms": of each step in process 0. "bytes": the most memory that PyTorch had allocated on a
+    GPU. "profiled": per process and step, see `communication`; [] on a CPU. "spans": those of process 0's last step.
     """
     on_gpu = processes.device.type == "cuda"
     activation = gelus(labkit.load("gelu", backend="cuda" if on_gpu else "host"))["fused"]
@@ -69,14 +70,23 @@ def measured(way: str, settings: Settings, processes: Processes, steps: int) -> 
         calls[kind] = lambda tokens=tokens, targets=targets: trainer.step(settings.warm_up, tokens, targets)
         bytes_of[kind] = _peak(calls[kind], processes.device)
     ms = _timed(calls, steps, processes.device)
-    runs = []
+    weights, runs = sum(weight.numel() for weight in trainer.model.parameters()), []
     for kind, call in calls.items():
         profiled = [communication(traced(lambda: _together(call))) for _ in range(PROFILED if on_gpu else 0)]
         everywhere = _from_all([{key: value for key, value in each.items() if key != "spans"} for each in profiled], processes)
         runs.append({"way": way, "kind": kind, "sequences": counts[kind], "tokens": counts[kind] * settings.context,
-                     "ms": ms[kind], "bytes": max(_from_all(bytes_of[kind], processes)), "profiled": sum(everywhere, []),
-                     "spans": profiled[-1]["spans"] if profiled else {}})
+                     "weights": weights, "ms": ms[kind], "bytes": max(_from_all(bytes_of[kind], processes)),
+                     "profiled": sum(everywhere, []), "spans": profiled[-1]["spans"] if profiled else {}})
     return runs
+
+
+def summed(weights: int, processes: Processes, times: int) -> dict:
+    """The limit of a step's communication: {"bytes": of all gradients in float32, "ms": of each all-reduce of them}.
+
+    They are added up in one piece, with nothing beside it.
+    """
+    gradients = torch.zeros(weights, device=processes.device)
+    return {"bytes": gradients.nbytes, **_timed({"ms": lambda: dist.all_reduce(gradients)}, times, processes.device)}
 
 
 def _together(call: Callable) -> None:
@@ -132,8 +142,9 @@ def _between(start: torch.cuda.Event | float, end: torch.cuda.Event | float) -> 
 
 
 def communication(trace: dict) -> dict:
-    """What a step's trace says of NCCL's kernels: in ms "step", "communicating", and "exposed", the part of it in which no
-    other kernel ran. "spans": {"compute" or a collective's name: [(start, end)]}, in ms from the first kernel's start.
+    """What a step's trace says of NCCL's kernels: in ms "step", "communicating", "exposed", the part of it in which no other
+    kernel ran, and "idle", in which none ran at all. "spans": {"compute" or a collective's name: [(start, end)]}, in ms from
+    the first kernel's start.
     """
     kernels = [event for event in in_order(trace) if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     begin = kernels[0]["ts"]
@@ -146,7 +157,7 @@ def communication(trace: dict) -> dict:
     sent = _union(span for name, spans in lanes.items() if name != "compute" for span in spans)
     both = _union([*sent, *lanes["compute"]])
     return {"step": both[-1][1], "communicating": _length(sent), "exposed": _length(both) - _length(lanes["compute"]),
-            "spans": lanes}
+            "idle": both[-1][1] - _length(both), "spans": lanes}
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:

@@ -96,3 +96,28 @@ def test_check_survives_them_too_and_names_what_did_not_return(session, monkeypa
     with pytest.raises(CheckFailed, match=f"^{name} v{version} forward, float32, {{'shape': {case}.*{says}") as found:
         labkit.check(mutant(name, version, old, new))
     assert found.value.check == "launch" and not session().notes
+
+
+@pytest.fixture
+def autograd_used_on_a_gpu(monkeypatch):
+    """Once a process has used autograd on a GPU, PyTorch refuses it in a copy of that process; here a stand-in does."""
+    here, grad = os.getpid(), torch.autograd.grad
+
+    def refused_in_a_copy(*arguments, **options):
+        if os.getpid() != here:
+            raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing")
+        return grad(*arguments, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", refused_in_a_copy)
+
+
+def test_a_reference_that_differentiates_keeps_no_launch_from_being_tried_apart(session, autograd_used_on_a_gpu):
+    far = mutant("gelu", 1, "out[0] = in[0] * derivative;", "out[0] = *reinterpret_cast<const F*>(int64_t(64));",
+                 file="gelu/gelu.cu")
+    with pytest.raises(CheckFailed, match="^gelu v1 backward, float32, .* the launch ended its process by SIGSEGV"):
+        labkit.check(far)
+
+
+@pytest.mark.parametrize("name", ["snake", "silu_both"])
+def test_nor_an_exercise_from_being_graded(autograd_used_on_a_gpu, name):
+    assert labkit.grade(name, labkit.exercises.read(name).solution, show=False).passed

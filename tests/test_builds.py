@@ -1,9 +1,11 @@
 """What chapter 05 shows of builds: the commands read back, what is compiled again, the ladder's ways, the faults."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 
 import pytest
@@ -266,6 +268,22 @@ def test_a_failed_build_is_tried_again_in_the_same_process(tmp_path, monkeypatch
             labkit.load("copy", version, backend="host")
         broken.delenv("CXX")
         assert torch.equal(labkit.load("copy", version, backend="host")(torch.ones(3)), torch.ones(3))
+
+
+def test_what_a_compiler_leaves_of_its_temporary_files_is_removed(own_builds, tmp_path, monkeypatch):
+    """As an nvcc does that is interrupted."""
+    temporary, compiler = tmp_path / "temporary", tmp_path / "c++"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which remembers another
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    _compiler(compiler, "*binding.cpp*", "error: out of luck")
+    compiler.write_text(compiler.read_text().replace("\n", f'\ntouch "$TMPDIR/left"; echo "$TMPDIR" >> "{tmp_path}/used"\n', 1))
+    monkeypatch.setattr(build, "_cxx_version", lambda: "another")
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(build.BuildError, match="error: out of luck"):
+        labkit.load("copy", backend="host")
+    assert (tmp_path / "used").read_text() and not list(temporary.iterdir())
+    assert os.environ["TMPDIR"] == str(temporary)
 
 
 # -- on a GPU -----------------------------------------------------------------------------------------------

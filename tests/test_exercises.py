@@ -6,9 +6,11 @@ import math
 
 import nbformat
 import pytest
+import torch
 
 import labkit
 from labkit import exercises, grading, starters
+from labkit.operator import kernels_of
 
 NAMES = exercises.names()
 ANSWERS = [(name, wrong.what) for name in NAMES for wrong in exercises.read(name).wrong]
@@ -209,3 +211,22 @@ def test_an_exercise_that_cannot_be_is_refused_by_name(tmp_path, monkeypatch, ch
     monkeypatch.setattr(exercises, "FOLDER", tmp_path)
     with pytest.raises(exercises.ExerciseError, match=f"exercises/barrier/exercise.yml:? {words}"):
         exercises.read("barrier")
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_gpu_a_solution_is_right_too_and_fast_enough(name):
+    """By nvcc, and not by the CPU's compiler: what is graded is what a GPU would run."""
+    asked = exercises.read(name)
+    with kernels_of(grading._folder(asked, asked.solution.read_text(encoding="utf-8"))):
+        operator = labkit.load(asked.operator, version=1, backend="cuda", launch=False)
+        ran = []
+        for launch in asked.launches:
+            outputs = getattr(operator.ops, launch.mode)(
+                *(each.to(operator.device) for each in grading._inputs(operator, asked, launch)), operator.latest)
+            ran.append((launch, {"outputs": [each.cpu() for each in ([outputs] if torch.is_tensor(outputs) else outputs)]}))
+        assert grading._values("values", operator, asked, ran)[1:] == (True, f"{len(ran)} launches agree with float64")
+    found = grading.grade(name, asked.solution, show=False)
+    assert found.passed and all(each.right for each in found.seen), found.failed

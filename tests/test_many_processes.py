@@ -4,6 +4,7 @@ The real program runs in lab 10, with gloo on the CPU; here others stand in for 
 """
 
 import json
+import os
 import textwrap
 import time
 
@@ -47,6 +48,25 @@ def test_a_run_that_differs_is_found(session, monkeypatch, wrong):
     with pytest.raises(WrongResult, match="same_losses: fsdp on cpu in float64 differs from one process by"):
         labkit.same_losses("same", PROGRAM, "Beside one", steps=8)
     assert not session().tables
+
+
+@pytest.mark.parametrize("step, accepted", [(many_processes.COMPARED["bfloat16"] - 1, False),
+                                            (many_processes.COMPARED["bfloat16"], True)])
+def test_in_16_bits_the_first_steps_are_compared_and_in_float64_all(session, monkeypatch, step, accepted):
+    monkeypatch.setattr(many_processes.machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(many_processes.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(many_processes, "here", lambda: "a simulated machine")
+    off = [loss * 1.02 if number >= step else loss for number, loss in enumerate(RIGHT)]
+    monkeypatch.setattr(many_processes, "_losses", lambda program, device, precision, way, processes, steps, folder:
+                        off if (precision, way) == ("bfloat16", "fsdp") else RIGHT)
+    if accepted:
+        labkit.same_losses("same", PROGRAM, "Beside one")
+        rows = session().tables["same"]["rows"]
+        assert [row["steps compared"] for row in rows] == [80, 80, 80, 80, 20, 20]
+        assert {row["largest difference"] for row in rows} == {0.0}
+    else:
+        with pytest.raises(WrongResult, match="fsdp on cuda in bfloat16 differs from one process by 2.0e-02"):
+            labkit.same_losses("same", PROGRAM, "Beside one")
 
 
 # -- a run that is killed --------------------------------------------------------------------------------------
@@ -165,7 +185,7 @@ def test_what_a_run_builds_is_no_news_of_the_lab(tmp_path, monkeypatch):
 
 def report(processes, ways, ms, sequences=16, profiled=()):
     kinds = ("weak",) if processes == 1 else ("weak", "strong")
-    return {"processes": processes, "nccl": "2.28.9", "runs": [
+    return {"processes": processes, "nccl": "2.28.9", "sum": {"bytes": 3 * 10**9, "ms": [9.0, 10.0, 12.0]}, "runs": [
         {"way": way, "kind": kind, "sequences": sequences * (processes if kind == "weak" else 1),
          "tokens": 1024 * sequences * (processes if kind == "weak" else 1), "ms": ms[way, kind], "bytes": 3 * 2**30,
          "profiled": list(profiled), "spans": {}} for way in ways for kind in kinds]}
@@ -192,13 +212,22 @@ def test_where_memory_ran_out_the_rows_are_empty():
 
 
 def test_waiting_is_the_median_over_all_processes_and_steps():
-    steps = [{"step": 100.0, "communicating": 20.0, "exposed": 2.0}, {"step": 110.0, "communicating": 30.0, "exposed": 15.0},
-             {"step": 105.0, "communicating": 40.0, "exposed": 4.0}]
+    steps = [{"step": 100.0, "communicating": 20.0, "exposed": 2.0, "idle": 7.0},
+             {"step": 110.0, "communicating": 30.0, "exposed": 15.0, "idle": 1.0},
+             {"step": 105.0, "communicating": 40.0, "exposed": 4.0, "idle": 3.0}]
     times = {(way, kind): [1.0] * 3 for way in ("ddp", "fsdp") for kind in ("weak", "strong")}
     first, *others = scaling_table.waiting_rows({1: None, 2: [report(2, ["ddp", "fsdp"], times, profiled=steps)]})
     assert first == {"shared by": "ddp, 2 GPUs, weak", "steps": 3, "a step, profiled, ms": 105.0, "NCCL runs, ms": 30.0,
-                     "alone, ms": 4.0, "behind other kernels, %": 90.0}
+                     "alone, ms": 4.0, "behind other kernels, %": 90.0, "no kernel runs, ms": 3.0}
     assert len(others) == 3
+
+
+def test_what_each_gpu_sends_is_two_less_a_share_of_the_bytes():
+    times = {(way, kind): [1.0] * 3 for way in ("plain", "ddp") for kind in ("weak", "strong")}
+    rows = scaling_table.sum_rows({1: [report(1, ["plain"], times)], 2: [report(2, ["ddp"], times)] * 2,
+                                   4: [report(4, ["ddp"], times)], 8: None})
+    assert [row["GPUs"] for row in rows] == [2, 4] and {row["gradients, GB"] for row in rows} == {3.0}
+    assert [row["sent by each, GB/s"] for row in rows] == [300, 450] and {row["ms"] for row in rows} == {10.0}
 
 
 def event(name, start, duration):
@@ -215,7 +244,7 @@ def test_a_trace_says_how_long_nccl_runs_and_how_long_alone(monkeypatch):
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 9999}]})
     # Something computes from 1000 to 1500 and 1800 to 2000; NCCL runs from 1300 to 1600 and 1900 to 2100, 100 of each alone.
     assert found["step"] == pytest.approx(1.1) and found["communicating"] == pytest.approx(0.5)
-    assert found["exposed"] == pytest.approx(0.2)
+    assert found["exposed"] == pytest.approx(0.2) and found["idle"] == pytest.approx(0.2)
     assert set(found["spans"]) == {"compute", "AllReduce", "AllGather"} and len(found["spans"]["compute"]) == 2
 
 
@@ -254,9 +283,13 @@ def test_scaling_starts_each_number_of_gpus_in_turns(session, monkeypatch, tmp_p
     monkeypatch.setattr(scaling_table, "here", lambda: "a simulated machine")
     monkeypatch.setattr(scaling_table, "link", lambda: "NV18")
     monkeypatch.setattr(scaling_table, "_started", start)
+    for variable in [name for name in os.environ if name.startswith("NCCL_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("NCCL_VERSION", "2.28.3-1")
     rows = labkit.scale("scaling", PROGRAM, 4, "Scaling")
     assert begun == [1, 2, 1, 2, 1, 2] and len(rows) == 5
-    assert session().tables["scaling"]["title"] == "Scaling; NCCL 2.28.9, linked by NV18"
+    assert session().tables["scaling"]["title"] == "Scaling; NCCL 2.28.9, linked by NV18, NCCL_NVLS_ENABLE=0"
 
 
 def test_the_program_of_scaling_measures_each_way_alone_on_the_cpu(tmp_path, monkeypatch):
@@ -268,5 +301,6 @@ def test_the_program_of_scaling_measures_each_way_alone_on_the_cpu(tmp_path, mon
     output = tmp_path / "scaling.json"
     scaling.main(["--device", "cpu", "--ways", "plain", "ddp", "--steps", "3", "--output", str(output)])
     found = json.loads(output.read_text())
+    assert found["sum"]["bytes"] == 4 * found["runs"][0]["weights"] > 0 and min(found["sum"]["ms"]) > 0
     assert found["processes"] == 1 and [run["way"] for run in found["runs"]] == ["plain", "ddp"]
     assert all(len(run["ms"]) == scaling.BLOCK and min(run["ms"]) > 0 and run["kind"] == "weak" for run in found["runs"])

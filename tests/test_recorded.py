@@ -194,10 +194,7 @@ def test_07_each_timing_mistake_misleads_the_way_the_page_says():
     mistakes = rows("07_verify_and_benchmark", "mistakes")
     gives, right = ({name: row[column] for name, row in mistakes.items()} for column in ("gives, µs", "right, µs"))
     article = "the article's way: the mean of 100"
-    launch = gives["launches taken for the kernel"]
-    assert "new process" in mistakes[article]["why"] and launch > right[article]  # a launch is longer than the kernel
-    warm, queued = gives["the same a second time"], gives["the same behind other work"]
-    assert gives[article] > 1.5 * warm and 0.8 * launch < warm < 1.2 * launch and queued > 0.95 * warm  # no help
+    assert "new process" in mistakes[article]["why"] and gives[article] > 1.5 * gives["the same a second time"]
     for name in ("no synchronisation", "data left in L2", "zeros as input", "a fast wrong answer"):
         assert gives[name] < 0.9 * right[name]
     for name in ("the first call counted", "each call waited for, the mean", "the input made inside the loop"):
@@ -206,12 +203,10 @@ def test_07_each_timing_mistake_misleads_the_way_the_page_says():
     assert idle == at_work
 
 
-def test_07_medians_of_bench_close_in_and_those_of_a_loop_that_waits_do_not():
+def test_07_medians_of_bench_close_in_on_a_time_that_a_loop_that_waits_never_comes_near():
     off = {(row["timed by"], row["repeats"]): row for row in recorded("07_verify_and_benchmark", "mistakes_spread")["rows"]}
-    medians = [off["bench", n]["median off by at most, %"] for n in (3, 10, 30, 100)]
-    assert medians == sorted(medians, reverse=True) and medians[-1] <= 1
-    waits = off["each call waited for", 100]
-    assert waits["median off by at most, %"] >= 10
+    first, *_, last = (off["bench", n]["median off by at most, %"] for n in (3, 10, 30, 100))
+    assert last < first / 2 and last <= 1
     assert min(row["least median, µs"] for (by, _), row in off.items() if by != "bench") > (
         1.5 * off["bench", 100]["largest median, µs"])
 
@@ -233,14 +228,27 @@ def test_08_a_missing_barrier_is_wrong_with_many_blocks_and_with_one_as_it_happe
     assert wrong["same input"]["1024"] < one["1024"]
 
 
-def test_07_the_articles_way_depends_on_the_host_and_bench_does_not():
+def tables_of_all_runs(lab, name):
     runs = json.loads((REPOSITORY / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))["runs"]
-    *earlier, last = (by_first_column(run["tables"]["mistakes"]) for run in runs if run["lab"] == "07_verify_and_benchmark")
-    again, behind, right = "the same a second time", "the same behind other work", "the article's way: the mean of 100"
-    assert last[behind]["gives, µs"] > 1.2 * last[behind]["right, µs"]  # "no help"
-    assert any(table[again]["gives, µs"] <= 1.05 * table[again]["right, µs"] for table in earlier)
-    times = [table[right]["right, µs"] for table in (*earlier, last)]
-    assert max(times) <= 1.03 * min(times)
+    return [run["tables"][name] for run in runs if run["lab"] == lab]
+
+
+def test_07_the_articles_way_depends_on_the_host_and_bench_does_not():
+    tables = list(map(by_first_column, tables_of_all_runs("07_verify_and_benchmark", "mistakes")))
+    again, behind, launches = "the same a second time", "the same behind other work", "launches taken for the kernel"
+    right = [table[again]["right, µs"] for table in tables]
+    assert max(right) <= 1.03 * min(right)  # "the same each time"
+    second = [table[again]["gives, µs"] / table[again]["right, µs"] for table in tables]
+    assert min(second) < 1 and 1.4 < max(second) < 1.5  # "from less than the right time to nearly half as much again"
+    assert all(0.85 < table[behind]["gives, µs"] / table[again]["gives, µs"] < 1.05 for table in tables)  # "changed little"
+    assert all(0.7 < table[launches]["gives, µs"] / table[again]["right, µs"] < 1.6 for table in tables)  # "about as long"
+
+
+def test_07_what_a_loop_that_waits_times_beside_the_kernel_changed_in_the_course_of_one_run():
+    off = [next(row["median off by at most, %"] for row in table["rows"]
+                if (row["timed by"], row["repeats"]) == ("each call waited for", 100))
+           for table in tables_of_all_runs("07_verify_and_benchmark", "mistakes_spread")]
+    assert sorted(off)[-2] < 3 and 15 < max(off) < 25  # "by little", "by a fifth"
 
 
 def test_08_the_runs_of_the_lab_had_from_none_to_two_thirds_wrong_results_with_one_block_of_128_threads():

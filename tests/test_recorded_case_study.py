@@ -73,9 +73,32 @@ def test_10_no_form_ends_much_farther_from_composed_gelu_than_composed_gelu_from
 
 
 def test_10_two_processes_differ_in_the_last_bits_and_a_killed_run_in_none():
-    same = rows(LAB, "same")
-    assert {row["precision"] for row in same.values()} >= {"float64"}
-    assert all(row["largest difference"] <= 1e-14 for row in same.values() if row["precision"] == "float64")
+    same = recorded(LAB, "same")["rows"]
+    assert {(row["through"], row["precision"]) for row in same} == {
+        ("gloo", "float64"), ("NCCL", "float64"), ("NCCL", "bfloat16")}
+    assert all(row["largest difference"] <= 1e-13 for row in same if row["precision"] == "float64")
+    assert {row["steps compared"] for row in same if row["precision"] == "bfloat16"} == {20}
     killed = rows(LAB, "killed")
     assert killed["the end"]["losses that differ"] == 0 and killed["the end"]["steps done twice"] > 0
     assert all(row["went on from"] > 0 and row["went on from"] % 10 == 0 for row in killed.values() if row["went on from"])
+
+
+def test_10_ddp_hides_nearly_all_that_it_sends_and_fsdp2_saves_memory_and_waits_for_the_host():
+    scaled = {(row["shared by"], row["scaling"]): row for row in recorded(LAB, "scaling")["rows"]}
+    alone, weak, strong = scaled["one alone", "–"], scaled["ddp", "weak"], scaled["ddp", "strong"]
+    waits = rows(LAB, "scaling_waits")
+    waits = {(way, kind): waits[f"{way}, 2 GPUs, {kind}"] for way in ("ddp", "fsdp") for kind in ("weak", "strong")}
+    assert weak["of GPUs × one, %"] > 90 and waits["ddp", "weak"]["behind other kernels, %"] > 80
+    assert waits["ddp", "weak"]["alone, ms"] + 2 < weak["ms a step"] - alone["ms a step"] < 10  # "a few milliseconds"
+    assert waits["ddp", "strong"]["alone, ms"] > waits["ddp", "weak"]["alone, ms"]  # "more of it shows"
+    assert strong["of GPUs × one, %"] < weak["of GPUs × one, %"]
+    (total,) = recorded(LAB, "scaling_sum")["rows"]
+    assert total["ms"] < 0.1 * alone["ms a step"]  # "little beside a step"
+    assert scaled["fsdp", "strong"]["ms a step"] > alone["ms a step"]  # "slower than one GPU"
+    for kind in ("weak", "strong"):
+        assert scaled["fsdp", kind]["ms a step"] > 1.2 * scaled["ddp", kind]["ms a step"]
+        assert scaled["fsdp", kind]["memory, GiB"] < 0.9 * scaled["ddp", kind]["memory, GiB"]
+        assert waits["fsdp", kind]["no kernel runs, ms"] > 5 * waits["ddp", kind]["no kernel runs, ms"]
+        assert waits["fsdp", kind]["NCCL runs, ms"] > 2 * total["ms"]  # "longer than all bytes take"
+        starts = [[float(ms) for ms in scaled[way, kind]["starts, ms"].split("–")] for way in ("ddp", "fsdp")]
+        assert starts[1][1] - starts[1][0] > 5 * (starts[0][1] - starts[0][0])  # "starts differ more from each other"
