@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -54,15 +55,20 @@ def prepare() -> None:
 def _install() -> None:
     wanted = [one for one in requirements.asked() if one.name not in requirements.NOT_FOR_LABS]
     unmet = [one for one in wanted if not requirements.met(one)]
-    for one in unmet:
-        if one.name in NEVER_CHANGED and (have := requirements.installed(one.name)):
+    fixed = [one for one in unmet if one.name in NEVER_CHANGED and requirements.installed(one.name)]
+    for one in fixed:
+        have = requirements.installed(one.name)
+        if not _newer(one, have):
             raise SetupError(f"{one.name} {have} is installed, the labs need {one.name}{one.specifier}, and this cell never "
                              f"changes {one.name}. On Colab, choose another runtime version under Runtime > Change runtime "
                              "type; elsewhere, use make lab, which makes an environment of its own.")
+        print(f"{one.name} {have} is newer than what the labs were tried with, {one.specifier}, and stays. Where a cell fails, "
+              "choose another runtime version under Runtime > Change runtime type.")
     imported = _imported() if unmet else set()
-    staying = [one for one in unmet if one.name in imported]
-    for one in staying:
+    used = [one for one in unmet if one.name in imported and one not in fixed]
+    for one in used:
         print(f"{one.name} {requirements.installed(one.name)} is in use and stays; the labs were tried with {one.specifier}")
+    staying = fixed + used
     if not (missing := [one for one in unmet if one not in staying]):
         return
     print(f"Installing {', '.join(one.name for one in missing)}", flush=True)
@@ -73,6 +79,11 @@ def _install() -> None:
         pip_install(*(str(one) for one in wanted if one not in staying), "--constraint", str(kept),
                     python=Path(sys.executable), folder=REPOSITORY, log=REPOSITORY / "build" / "setup.log")
     importlib.invalidate_caches()
+
+
+def _newer(wanted: Requirement, have: str) -> bool:
+    """Whether a version misses only an upper end: Colab's packages move on, and what is newer than the tried may well do."""
+    return all(each.contains(have, prereleases=True) for each in wanted.specifier if each.operator not in ("<", "<="))
 
 
 def _imported() -> set[str]:

@@ -29,13 +29,15 @@ if not importlib.util.find_spec("labkit"):
     repository = Path("..").resolve()
     if not (repository / "labkit" / "colab.py").exists():
         repository = Path("$name").resolve()
-    if not (repository / "labkit").exists():
-        clone = ["git", "clone", "--quiet", "--depth=1", "--branch=$branch", "$address"]
-        cloned = subprocess.run([*clone, str(repository)], capture_output=True, text=True)
-        if cloned.returncode:
-            raise RuntimeError(f"The repository was not fetched: {cloned.stderr.strip()}\\n"
-                               "Check the network and the address above, then run this cell again.")
-        print("Fetched $address into", repository)
+        if (repository / "labkit" / "colab.py").exists():
+            print(f"Found {repository}. For the newest one, delete that folder, restart the runtime and run this cell again.")
+        else:
+            clone = ["git", "clone", "--quiet", "--depth=1", "--branch=$branch", "$address"]
+            cloned = subprocess.run([*clone, str(repository)], capture_output=True, text=True)
+            if cloned.returncode:
+                raise RuntimeError(f"The repository was not fetched: {cloned.stderr.strip()}\\n"
+                                   "Check the network, the address above and the folder, then run this cell again.")
+            print("Fetched $address into", repository)
     sys.path.insert(0, str(repository))
     from labkit import colab
 

@@ -10,6 +10,7 @@ import yaml
 from labkit import REPOSITORY, exercises, results
 
 PLANS = REPOSITORY / "workshop" / "plans.yml"
+EXERCISE_MINUTES = 10
 
 
 class PlanError(Exception):
@@ -17,9 +18,11 @@ class PlanError(Exception):
 
 
 def plan(name: str) -> dict:
-    """A record of kind "table" with a row a step: from when to when, its minutes, what is done, the exercises.
+    """A record of kind "table" with a row a step: from when, its minutes, how many of them are talk, what the teacher and the
+    room do, the exercises.
 
-    Raises PlanError for a plan that there is not, a step without minutes, and exercises that its lab does not have.
+    Raises PlanError for a plan that there is not, a step without minutes, one of a chapter in which the room does nothing, and
+    exercises that its lab does not have or for which its minutes do not suffice.
     """
     plans = yaml.safe_load(PLANS.read_text(encoding="utf-8"))
     if name not in plans:
@@ -29,8 +32,14 @@ def plan(name: str) -> dict:
     for step in plans[name]["steps"]:
         if type(step.get("minutes")) is not int or step["minutes"] < 1:
             raise PlanError(f"{name}: {step.get('what')!r} has {step.get('minutes')!r} minutes")
+        if "chapter" in step and not step.get("room"):
+            raise PlanError(f"{name}: {step['what']!r} does not say what the room does")
+        quiet, asked = step["minutes"] - step.get("talk", 0), EXERCISE_MINUTES * step.get("exercises", 0)
+        if quiet < asked or "chapter" in step and quiet < 1:
+            raise PlanError(f"{name}: {step['what']!r} leaves {quiet} minutes beside the talk, and its exercises take {asked}")
         end = now + datetime.timedelta(minutes=step["minutes"])
-        rows.append({"from": f"{now:%H:%M}", "minutes": step["minutes"], "what": step["what"],
+        rows.append({"from": f"{now:%H:%M}", "minutes": step["minutes"], "of them talk": step.get("talk", "–"),
+                     "what": step["what"], "the room": step.get("room", "–"),
                      "chapter": step.get("chapter", "–").partition("_")[0],
                      "exercises": "; ".join(_titles(name, step)) or "–"})
         now = end

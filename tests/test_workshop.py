@@ -1,12 +1,11 @@
-"""The workshop's kit: assignments go through nbgrader, the dashboard reads its gradebook, the pre-flight finds what is wrong,
-and a learner's workspace is the learner's own. The whole hub is tried by workshop/try_hub.py.
+"""The workshop's kit: assignments go through nbgrader, the dashboard reads its gradebook, and a learner's workspace is the
+learner's own. The whole hub is tried by workshop/try_hub.py.
 """
 
 import importlib.util
 import json
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -134,79 +133,75 @@ def test_every_exercise_is_in_its_labs_assignment_and_what_a_teacher_has_edited_
         f"left {edited}, which differs from what would be written; remove it to have it anew"]
 
 
-# -- the pre-flight --------------------------------------------------------------------------------------------
+@pytest.fixture
+def inbox(course, tmp_path, monkeypatch):
+    """submit(name, owner): a folder of answers. collect(): what there is then, {learner: {file: text}}, and what it said."""
+    monkeypatch.setenv("WORKSHOP_EXCHANGE", str(tmp_path / "exchange"))
+    (tmp_path / "exchange").mkdir()
+    (tmp_path / "exchange").chmod(0o1777)
+    inbound, copied = tmp_path / "exchange" / "kernel-to-gradient" / "inbound", tmp_path / "course"
+    inbound.mkdir(parents=True)
+    copied.mkdir()
+    for path in ("gradebook.db", "nbgrader_config.py"):
+        shutil.copy(course / path, copied)
 
-def test_the_pre_flight_finds_a_course_and_what_is_missing_in_it(course, tmp_path, monkeypatch):
-    monkeypatch.setattr(preflight.exercises, "names", lambda lab=None: [NAME])
-    found = preflight.assignments(course)
-    assert found.state == "ok" and "'kernel-to-gradient'" in found.seen, found
-    assert preflight.assignments(tmp_path).advice == f"python3 -m labkit assignments {tmp_path}"
-    copied = tmp_path / "course"
-    shutil.copytree(course, copied)
-    shutil.rmtree(copied / "release")
-    assert preflight.assignments(copied).advice == f"cd {copied} && nbgrader generate_assignment {LAB}"
-    copied.chmod(0o755)
-    assert preflight.assignments(copied).advice == f"chmod 700 {copied}"
+    def collect():
+        done = subprocess.run([sys.executable, "-m", "nbgrader", "collect", LAB], cwd=copied, capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(WORKSHOP.parent)})
+        assert done.returncode == 0, done.stderr
+        answers = {folder.parent.name: {path.name: path.read_text() for path in folder.iterdir()}
+                   for folder in (copied / "submitted").glob(f"*/{LAB}")}
+        return answers, done.stderr
 
+    def submit(name, owner="nobody"):
+        folder = inbound / name
+        folder.mkdir()
+        (folder / f"{LAB}.ipynb").write_text("mine")
+        (folder / "timestamp.txt").write_text("no time at all")
+        for path in (folder, *folder.iterdir()):
+            shutil.chown(path, owner)
+        return folder
 
-def test_the_pre_flight_wants_an_exchange_that_is_open_to_all(course, tmp_path, monkeypatch):
-    root = tmp_path / "exchange"
-    monkeypatch.setenv("WORKSHOP_EXCHANGE", str(root))
-    assert preflight.exchange(course).advice == f"mkdir -p {root} && chmod 1777 {root}"
-    root.mkdir()
-    assert preflight.exchange(course).state == "fail"
-    root.chmod(0o1777)
-    assert preflight.exchange(course) == preflight.Finding("exchange", "ok", str(root))
-
-
-def test_the_pre_flight_names_what_learners_could_write(tmp_path):
-    tmp_path.chmod(0o755)
-    library = tmp_path / "build" / "gelu.so"
-    library.parent.mkdir(mode=0o755)
-    library.touch(0o644)
-    assert preflight.read_only(tmp_path).state == "ok"
-    library.chmod(0o646)
-    found = preflight.read_only(tmp_path)
-    assert found.state == "fail" and str(library) in found.seen and found.advice == f"chmod -R go-w {tmp_path}"
+    return submit, collect
 
 
-def test_the_pre_flight_counts_room_by_learner_and_takes_a_port_for_taken(monkeypatch):
-    monkeypatch.setattr(preflight.machine, "free_memory", lambda: 8.5)
-    assert preflight.memory(4).state == "ok" and preflight.memory(5).state == "fail"
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 2 * 2**30))
-    assert preflight.disk(4).state == "ok" and preflight.disk(5).state == "fail"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(preflight, "PORTS", {server.getsockname()[1]: "another's"})
-        assert "Address already in use" in preflight.ports().seen
-    assert preflight.ports().state == "ok"
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_an_answer_is_collected_only_from_the_folder_of_its_owner_and_only_plain_files_of_it(inbox, tmp_path):
+    submit, collect = inbox
+    (tmp_path / "solutions.ipynb").write_text("secret")
+    good = submit(f"nobody+{LAB}+2026-01-02 09:00:00 UTC+x")
+    (good / "link.cu").symlink_to(tmp_path / "solutions.ipynb")
+    os.link(tmp_path / "solutions.ipynb", good / "hard.cu")
+    os.mkfifo(good / "pipe.cu")
+    (good / "folder").mkdir()
+    for name in ("hard.cu", "pipe.cu"):
+        shutil.chown(good / name, "nobody")
+    with open(good / "large.cu", "wb") as file:
+        file.truncate(2**40)
+    shutil.chown(good / "large.cu", "nobody")
+    (good / "roots.cu").write_text("secret")
+    submit(f"daemon+{LAB}+2026-01-02 09:00:00 UTC+x", owner="daemon")
+    submit(f"daemon+{LAB}+2026-01-03 09:00:00 UTC+later", owner="nobody")
+    submit(f"bin+{LAB}+2026-01-02 09:00:00 UTC+x", owner="nobody")
+    submit(f"sys+{LAB}+no time", owner="sys")
+    (good.parent / f"games+{LAB}+2026-01-02 09:00:00 UTC+x").symlink_to(tmp_path)
+    answers, said = collect()
+    assert answers == {"nobody": {f"{LAB}.ipynb": "mine", "timestamp.txt": "2026-01-02 09:00:00 UTC"},
+                       "daemon": {f"{LAB}.ipynb": "mine", "timestamp.txt": "2026-01-02 09:00:00 UTC"}}
+    assert said.count("it is owned by nobody") == 2 and "no time: " in said and "it is no folder" in said
+    for name, why in {"link": "symbolic links", "hard": "owner's alone", "pipe": "owner's alone", "folder": "Is a directory",
+                      "large": "more than", "roots": "owner's alone"}.items():
+        assert any(f"Left out {name}" in line and why in line for line in said.splitlines()), (name, said)
 
 
-def test_the_pre_flight_says_which_solution_fails_and_which_starter_passes(monkeypatch):
-    monkeypatch.setattr(preflight.exercises, "names", lambda lab=None: [NAME])
-    asked = exercises.read(NAME)
-    assert preflight.answers().state == "ok"
-    grade = preflight.grade
-    monkeypatch.setattr(preflight, "grade", lambda name, file, show: grade(name, asked.starter, show))
-    assert f"the solution of {NAME} fails at races" in preflight.answers().seen
-    monkeypatch.setattr(preflight, "grade", lambda name, file, show: grade(name, asked.solution, show))
-    assert preflight.answers().seen == f"the starter of {NAME} passes"
-
-
-def test_the_pre_flight_wants_accounts_and_programs(monkeypatch):
-    monkeypatch.setattr(preflight, "GROUP", "no-such-group")
-    assert preflight.accounts(2).seen == "0 in the group no-such-group; 2 wanted"
-    monkeypatch.setattr(preflight.shutil, "which", lambda name, path: None if name == "configurable-http-proxy" else name)
-    assert preflight.programs().advice == "npm install -g configurable-http-proxy"
-
-
-@pytest.mark.parametrize("states, status, last", [(["ok", "warn"], 0, "Ready for 3 learners."),
-                                                  (["ok", "fail"], 1, "Not ready: looked at")])
-def test_the_pre_flights_status_is_that_of_its_findings(monkeypatch, tmp_path, capsys, states, status, last):
-    monkeypatch.setattr(preflight, "doctor", lambda: [])
-    monkeypatch.setattr(preflight, "preflight",
-                        lambda course, learners: [preflight.Finding("looked at", state, "seen", "advice") for state in states])
-    assert command_line.main(["preflight", "--here", str(tmp_path), "--learners", "3"]) == status
-    assert capsys.readouterr().out.splitlines()[-1] == last
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_an_answer_that_is_handed_in_again_takes_the_place_of_the_one_before(inbox):
+    submit, collect = inbox
+    submit(f"nobody+{LAB}+2026-01-02 09:00:00 UTC+x")
+    collect()
+    (submit(f"nobody+{LAB}+2026-01-02 10:00:00 UTC+y") / f"{LAB}.ipynb").write_text("better")
+    answers, _ = collect()
+    assert answers["nobody"] == {f"{LAB}.ipynb": "better", "timestamp.txt": "2026-01-02 10:00:00 UTC"}
 
 
 # -- a learner's workspace -------------------------------------------------------------------------------------
@@ -307,7 +302,32 @@ def test_the_hub_deals_out_a_gpu_and_its_memory(tmp_path, monkeypatch, listed, l
     assert environment.get("PYTORCH_ALLOC_CONF") == memory
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
     assert found.JupyterHub.bind_url.startswith("http://127.0.0.1:")  # no certificate: this machine alone
+    assert found.JupyterHub.concurrent_spawn_limit == 0  # a class comes at once
     assert Path(found.Spawner.cmd[1]).is_file() and "--KernelManager.transport=ipc" in found.Spawner.args
+
+
+def test_every_setting_of_the_hub_is_one_that_its_class_has(tmp_path, monkeypatch):
+    """With systemd's spawner too, wherever this runs."""
+    from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
+    from jupyter_client.manager import KernelManager
+    from jupyterhub import app, auth, proxy, spawner
+    from systemdspawner import SystemdSpawner
+    from traitlets.config import PyFileConfigLoader
+
+    classes = {one.__name__: one for one in (app.JupyterHub, auth.LocalAuthenticator, proxy.ConfigurableHTTPProxy,
+                                             spawner.Spawner, SystemdSpawner, KernelManager, MappingKernelManager)}
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/run/systemd/system" or is_dir(path))
+    monkeypatch.setenv("WORKSHOP_STATE", str(tmp_path))
+    found = PyFileConfigLoader(str(WORKSHOP / "jupyterhub_config.py")).load_config()
+    assert found.JupyterHub.spawner_class == "systemd" and found.SystemdSpawner.unit_extra_properties["MemorySwapMax"] == "0"
+    named = [(section, name) for section, settings in found.items() for name in settings]
+    named += [tuple(argument.partition("=")[0].removeprefix("--").split(".")) for argument in found.Spawner.args]
+    text = (WORKSHOP / "jupyterhub_config.py").read_text()  # the pre-flight looks where the hub does
+    assert found.Spawner.mem_limit == f"{preflight.LIMIT_GIB}G" and f'"WORKSHOP_STATE", "{preflight.STATE}"' in text
+    assert found.LocalAuthenticator.allowed_groups == {preflight.GROUP}
+    assert len(named) > 15 and {"SystemdSpawner", "KernelManager"} <= {section for section, _ in named}
+    assert [(section, name) for section, name in named if name not in classes[section].class_traits(config=True)] == []
 
 
 def test_the_settings_for_a_cluster_are_yaml_and_share_out_what_they_say():
@@ -318,6 +338,8 @@ def test_the_settings_for_a_cluster_are_yaml_and_share_out_what_they_say():
     assert times["name"] in learner["extraResource"]["limits"]
     fraction = float(learner["extraEnv"]["PYTORCH_ALLOC_CONF"].split(":")[1])
     assert 0.8 < fraction * times["replicas"] < 0.95
+    assert learner["extraEnv"]["JUPYTER_CONFIG_PATH"] + "/workspace.py" == learner["cmd"][1]
+    assert values["hub"]["concurrentSpawnLimit"] == 0
     assert learner["cmd"][1:] == ["/opt/kernel-to-gradient/workshop/workspace.py", "jupyterhub-singleuser"]
     image = (WORKSHOP / "Dockerfile").read_text()
     assert "WORKDIR /opt/kernel-to-gradient\n" in image and f"--uid {learner['uid']}" in image

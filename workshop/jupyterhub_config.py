@@ -1,18 +1,26 @@
 """JupyterHub for a class that shares one machine and its GPU. As root, in a clone that root owns and all can read, such as one
 in /opt, with a Python that all can run:
 
-    make labs && .venv/bin/pip install -r workshop/requirements.txt && npm install -g configurable-http-proxy@5
+    apt-get install python3-venv g++ make tmux                            # Ubuntu's and Debian's names; umask 022
+    make labs && .venv/bin/pip install -r workshop/requirements.txt
+    npm install -g configurable-http-proxy@5                              # Node 20 or newer: Ubuntu 24.04 and Debian 12 have 18
     . .venv/bin/activate
-    groupadd learners && useradd -m -G learners NAME && passwd NAME       # for each learner
+    groupadd -f learners                                                  # then, of a file class.txt with lines NAME:PASSWORD
+    cut -d: -f1 class.txt | xargs -n1 useradd -m -s /bin/bash -G learners; chpasswd < class.txt
     mkdir -p /srv/nbgrader/exchange && chmod 1777 /srv/nbgrader/exchange
-    python -m labkit assignments /srv/course                              # then, in /srv/course, for each lab:
-    nbgrader generate_assignment LAB && nbgrader release_assignment LAB
+    python -m labkit assignments /srv/course && cd /srv/course
+    for lab in $(ls source); do nbgrader generate_assignment $lab && nbgrader release_assignment $lab; done; cd -
     python -m labkit preflight /srv/course --learners 12                  # what is missing, and what to do
     python workshop/try_hub.py --learners 4                               # a class, played
-    WORKSHOP_LEARNERS=12 jupyterhub -f workshop/jupyterhub_config.py
+    WORKSHOP_LEARNERS=12 jupyterhub -f workshop/jupyterhub_config.py      # in tmux: the hub ends with its terminal
+
+Learners reach it at https://HOST where there is a certificate, as from `certbot certonly --standalone -d HOST`, and
+    mkdir -p -m 700 /srv/jupyterhub && cd /srv/jupyterhub
+    ln -s /etc/letsencrypt/live/HOST/fullchain.pem tls.crt && ln -s /etc/letsencrypt/live/HOST/privkey.pem tls.key
+Without one, each opens a tunnel, `ssh -L 8000:127.0.0.1:8000 NAME@HOST`, and then http://127.0.0.1:8000.
 
 Answers come in, in /srv/course, with: nbgrader collect LAB; nbgrader autograde LAB; nbgrader generate_feedback LAB; nbgrader
-release_feedback LAB. Who passed what: python -m labkit dashboard /srv/course.
+release_feedback LAB. Who passed what: python -m labkit dashboard /srv/course. Afterwards, of each: userdel -r NAME.
 
 Each learner is a real account of the machine, in the group "learners", who logs in with its password and gets the workspace
 that workspace.py makes. The repository is only read: what it holds, and what lies in its build/, is there for all.
@@ -46,6 +54,9 @@ if (STATE / "tls.crt").exists():
 else:
     c.JupyterHub.bind_url = os.environ.get("WORKSHOP_URL", "http://127.0.0.1:8000")
 
+# All servers share one address, so a page that one learner makes has another's rights where that one opens it. Where they do
+# not trust one another, JupyterHub.subdomain_host gives each a name, for which DNS and certificate need a wildcard.
+
 # Accounts and passwords are the machine's (PAM). Nobody is an admin: an admin could enter all servers.
 c.JupyterHub.authenticator_class = "pam"
 c.LocalAuthenticator.allowed_groups = {"learners"}
@@ -59,8 +70,7 @@ c.Spawner.args = [
     "--MappingKernelManager.cull_idle_timeout=3600",  # a kernel keeps its GPU memory for as long as it lives
     "--MappingKernelManager.cull_connected=True",  # also in a tab that was left open
 ]
-# All start at once when the class begins: that is slow, but above the limit the hub would turn learners away.
-c.JupyterHub.concurrent_spawn_limit = LEARNERS
+c.JupyterHub.concurrent_spawn_limit = 0  # all start at once when the class begins; with a limit the hub turns learners away
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180
 c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(WORKSHOP),  # nbgrader_config.py, and what hides a teacher's tools
@@ -77,11 +87,13 @@ if Path("/run/systemd/system").is_dir() and importlib.util.find_spec("systemdspa
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.isolate_tmp = True  # a /tmp each
     c.SystemdSpawner.disable_user_sudo = True
-    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "2048"}  # a loop that forks ends there
+    # A loop that forks ends there, and what memory is refused may not go to the disk instead.
+    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "2048", "MemorySwapMax": "0"}
 
 # The GPU. Processes on one GPU take turns (time-slicing) with no setting at all; only memory has to be shared out. Of a card
 # that is cut by MIG each learner gets an instance, which is memory and SMs of its own; who comes when there is none left shares
 # one. Both hold a learner who plays fair: whoever sets these variables anew has the whole card. In Kubernetes MIG is enforced.
+# MPS would enforce a limit here too, but an illegal access in one learner's kernel would then end the kernels of all.
 listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout if shutil.which("nvidia-smi") else ""
 instances = re.findall(r"MIG-[0-9a-f-]{36}", listed)
 sharing = max(1, LEARNERS / len(instances)) if instances else LEARNERS

@@ -34,6 +34,7 @@ from hub_learner import Kernel, Learner  # noqa: E402
 from labkit import assignments, dashboard, exercises, preflight  # noqa: E402
 
 COURSE, GROUP = "kernel-to-gradient", "learners"
+PLACE = Path("/srv")  # not /tmp: under systemd each learner has one of their own
 failed: list[str] = []
 
 
@@ -47,7 +48,8 @@ def main(arguments: list[str]) -> int:
     for finding in (preflight.reachable(), preflight.read_only(), preflight.programs()):
         if finding.state == "fail":
             parser.error(f"{finding.what}: {finding.seen}. To mend it: {finding.advice}")
-    with tempfile.TemporaryDirectory(prefix="try-hub-") as made:
+    PLACE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="try-hub-", dir=PLACE) as made:
         place = Path(made)
         place.chmod(0o711)
         with accounts(place, options.learners) as passwords, course(place, options.lab), hub(place, options.learners) as url:
@@ -75,6 +77,10 @@ def play(place: Path, url: str, lab: str, passwords: dict[str, str]) -> None:
                    (printed[-1].splitlines() or ["nothing"])[-1])
         print(f"    the lab took {time.monotonic() - begun:.0f} s")
         list(pool.map(lambda one: one.nbgrader("submit", COURSE, lab), learners))
+        forged = place / "exchange" / COURSE / "inbound" / f"{learners[0].name}+{lab}+2099-01-01 09:00:00 UTC"
+        with Kernel(learners[-1], file) as kernel:  # who has one learner alone sees their own answer come later
+            kernel.run(f"import shutil; shutil.copytree('.', {str(forged)!r})")
+        expect("somebody hands in under another's name", forged.is_dir(), forged.name)
         for one in learners:
             is_kept_out(one, [other for other in learners if other is not one], place, lab)
 
