@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 from typing import Any, Iterable
 
 import torch
@@ -24,22 +25,22 @@ ELEMENTS = 1 << 20  # of that launch: thousands of blocks
 SLOW = 20_000_000  # clocks for which a stream is kept busy: about ten milliseconds, so that others on the GPU do not hide it
 
 
-def check_that_it_returns(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype],
+def check_that_it_returns(operator: Operator, versions: list[int], modes: list[str], dtypes: list[torch.dtype],
                           verdict: Verdict) -> None:
     """On the CPU, where a kernel that reads far outside of its arrays, or never ends, would take this process with it: each
-    mode and case in another process first, in one type.
+    version, mode and case in another process first, in one type.
     """
     if operator.device.type != "cpu":
         return
-    dtype, cases = _usual_dtype(dtypes), operator.reference.CASES
-    for mode in modes:
-        returned = 0
-        try:
-            for _ in launched_apart([functools.partial(_tried, operator, version, mode, dtype, case) for case in cases]):
-                returned += 1
-        except RuntimeError as error:
-            verdict.fault("launch", f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, "
-                                    f"{cases[returned]}: {error}")
+    dtype, returned = _usual_dtype(dtypes), 0
+    tried = list(itertools.product(versions, modes, operator.reference.CASES))
+    try:
+        for _ in launched_apart([functools.partial(_tried, operator, version, mode, dtype, case)
+                                 for version, mode, case in tried]):
+            returned += 1
+    except RuntimeError as error:
+        version, mode, case = tried[returned]
+        verdict.fault("launch", f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, {case}: {error}")
 
 
 def _tried(operator: Operator, version: int, mode: str, dtype: torch.dtype, case: dict) -> list[torch.Tensor]:
