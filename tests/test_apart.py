@@ -4,16 +4,17 @@ import ctypes
 import os
 import signal
 import time
+import types
 
 import pytest
 import torch
 
 import labkit
-from labkit import apart
+from labkit import apart, properties
 from labkit.apart import launched_apart
 from labkit.faulty_launches import wrong_orders
 from labkit.mutants import mutant
-from labkit.verdict import CheckFailed
+from labkit.verdict import CheckFailed, Verdict
 
 TICKET = "is_last = atomicAdd(tickets, 1u) == gridDim.x - 1;"
 SPIN = "atomicAdd(tickets, 1u); while (atomicAdd(tickets, 0u) < gridDim.x) continue; is_last = blockIdx.x == 0;"
@@ -96,3 +97,17 @@ def test_check_survives_them_too_and_names_what_did_not_return(session, monkeypa
     with pytest.raises(CheckFailed, match=f"^{name} v{version} forward, float32, {{'shape': {case}.*{says}") as found:
         labkit.check(mutant(name, version, old, new))
     assert found.value.check == "launch" and not session().notes
+
+
+def test_check_names_the_version_the_mode_and_the_case_of_the_launch_that_did_not_return(monkeypatch):
+    def tried(operator, version, mode, dtype, case):
+        if (version, mode, case) == (2, "backward", "second"):
+            os.abort()
+        return []
+
+    monkeypatch.setattr(properties, "_tried", tried)
+    reference = types.SimpleNamespace(CASES=["first", "second", "third"])
+    stub = types.SimpleNamespace(name="stub", device=torch.device("cpu"), reference=reference)
+    with pytest.raises(CheckFailed, match="^stub v2 backward, float32, second: the launch ended its process by SIGABRT"):
+        properties.check_that_it_returns(stub, [1, 2, 3], ["forward", "backward"], [torch.float32],
+                                         Verdict(ends_at_the_first=True))
