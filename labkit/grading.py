@@ -163,7 +163,9 @@ def _folder(asked: Exercise, text: str) -> Path:
 
 
 def _traced(operator: Operator, asked: Exercise) -> list[tuple[Launch, dict]]:
-    """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that ended its process, the last."""
+    """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that failed, up to the first that
+    ended its process.
+    """
     def told(launch: Launch) -> list[torch.Tensor]:
         inputs = _inputs(operator, asked, launch)
         try:
