@@ -46,6 +46,8 @@ _SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
 _loaded: dict[str, Operator] = {}
 _loading: dict[str, threading.Lock] = {}
 
+_remove_unused = functools.cache(remove_unused)  # once a process: it looks at every build that there is
+
 _tools_lock, _before, _within = threading.Lock(), contextlib.ExitStack(), 0  # of `tools_on_path`
 
 
@@ -207,7 +209,7 @@ def _build(name: str, version: int | None, namespace: str, backend: str, folder:
                     _compile(name, namespace, backend, work, flags, cuda_flags)
                 else:
                     _assemble(name, namespace, backend, work, flags)
-        remove_unused(build_root())
+        _remove_unused(build_root())
         return True
     except BuildError:
         raise

@@ -61,8 +61,7 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     modes = _chosen(operator, "modes", modes, operator.reference.MODES)
     dtypes = _chosen(operator, "dtypes", dtypes, operator.reference.DTYPES)
     verdict = Verdict(ends_at_the_first=True)
-    for version in versions:
-        properties.check_that_it_returns(operator, version, modes, dtypes, verdict)
+    properties.check_that_it_returns(operator, versions, modes, dtypes, verdict)
     found = judge(operator, versions, modes, dtypes, seed, verdict)
     properties.check_registration(operator, versions[-1], modes, dtypes, verdict)
     for version in versions:

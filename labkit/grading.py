@@ -15,6 +15,7 @@ import io
 import math
 import pickle
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Iterator
 
@@ -162,7 +163,9 @@ def _folder(asked: Exercise, text: str) -> Path:
 
 
 def _traced(operator: Operator, asked: Exercise) -> list[tuple[Launch, dict]]:
-    """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that ended its process."""
+    """What the trace saw in each launch: findings, outputs, totals; {"error": words} for one that failed, up to the first that
+    ended its process.
+    """
     def told(prepared: launching.Launch) -> list[torch.Tensor]:
         try:
             found = traced(prepared)
@@ -175,14 +178,14 @@ def _traced(operator: Operator, asked: Exercise) -> list[tuple[Launch, dict]]:
         return [torch.frombuffer(bytearray(pickle.dumps(found)), dtype=torch.uint8)]
 
     seen = []
-    for launch in asked.launches:
-        inputs = _inputs(operator, asked, launch)
-        prepared = launching.prepare(operator, "trace", None, launch.mode, None, None, inputs)
-        try:
-            ((packed,),) = launched_apart([lambda prepared=prepared: told(prepared)])
-            seen.append((launch, pickle.loads(packed.numpy().tobytes())))
-        except RuntimeError as error:
-            seen.append((launch, {"error": str(error)}))
+    # Before they run apart, where nothing is differentiated.
+    prepared = [launching.prepare(operator, "trace", None, launch.mode, None, None, _inputs(operator, asked, launch))
+                for launch in asked.launches]
+    try:  # all in one process, since to make one takes longer than most launches
+        for (packed,) in launched_apart([partial(told, each) for each in prepared]):
+            seen.append((asked.launches[len(seen)], pickle.loads(packed.numpy().tobytes())))
+    except RuntimeError as error:
+        seen.append((asked.launches[len(seen)], {"error": str(error)}))
     return seen
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
+import itertools
 from typing import Any, Iterable
 
 import torch
@@ -24,27 +26,27 @@ ELEMENTS = 1 << 20  # of that launch: thousands of blocks
 SLOW = 20_000_000  # clocks for which a stream is kept busy: about ten milliseconds, so that others on the GPU do not hide it
 
 
-def check_that_it_returns(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype],
+def check_that_it_returns(operator: Operator, versions: list[int], modes: list[str], dtypes: list[torch.dtype],
                           verdict: Verdict) -> None:
     """On the CPU, where a kernel that reads far outside of its arrays, or never ends, would take this process with it: each
-    mode and case in another process first, in one type.
+    version, mode and case in another process first, in one type.
     """
     if operator.device.type != "cpu":
         return
-    dtype = _usual_dtype(dtypes)
-    for mode in modes:
-        launches = []
-        for case in operator.reference.CASES:
-            with contextlib.suppress(Exception):  # what is raised, the check of the case will see again
-                inputs = draw_inputs(operator.reference, mode, dtype, operator.device, case, seed=0)
-                launches.append((case, launch_of(operator, mode, version, inputs)))
-        returned = 0
-        try:
-            for _ in launched_apart([functools.partial(_tried, launch) for _, launch in launches]):
-                returned += 1
-        except RuntimeError as error:
-            verdict.fault("launch", f"{operator.name} v{version} {mode}, {str(dtype).removeprefix('torch.')}, "
-                                    f"{launches[returned][0]}: {error}")
+    dtype, tried = _usual_dtype(dtypes), []
+    for mode, case in itertools.product(modes, operator.reference.CASES):
+        with contextlib.suppress(Exception):  # what is raised, the check of the case will see again
+            inputs = draw_inputs(operator.reference, mode, dtype, operator.device, case, seed=0)
+            launch = launch_of(operator, mode, versions[0], inputs)
+            tried += [(case, dataclasses.replace(launch, version=version)) for version in versions]
+    returned = 0
+    try:
+        for _ in launched_apart([functools.partial(_tried, launch) for _, launch in tried]):
+            returned += 1
+    except RuntimeError as error:
+        case, launch = tried[returned]
+        verdict.fault("launch", f"{operator.name} v{launch.version} {launch.mode}, {str(dtype).removeprefix('torch.')}, "
+                                f"{case}: {error}")
 
 
 def _tried(launch: Launch) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ and the host backend are not counted either, since a GPU's figures are not their
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -124,7 +125,8 @@ def _files(place: Path) -> list[Path]:
                   if path.is_file() and path.suffix in _CXX_SUFFIXES | {".py", ".toml", ""} and "__pycache__" not in path.parts)
 
 
-def _python(text: str) -> list[str]:
+@functools.cache  # the pages ask for the hashes of all labs again and again
+def _python(text: str) -> tuple[str, ...]:
     """The lines of Python code, less comments, blank lines and blank space at ends of lines."""
     lines = text.splitlines()
     # Tokens only tell where comments are: their kinds (of f-strings, say) differ between versions of Python,
@@ -134,9 +136,10 @@ def _python(text: str) -> list[str]:
             if token.type == tokenize.COMMENT:
                 row, column = token.start
                 lines[row - 1] = lines[row - 1][:column]
-    return [line.rstrip() for line in lines if line.strip()]
+    return tuple(line.rstrip() for line in lines if line.strip())
 
 
-def _cxx(text: str) -> list[str]:
+@functools.cache
+def _cxx(text: str) -> tuple[str, ...]:
     """The tokens of CUDA or C++ code, less comments."""
-    return [match[0] for match in _CXX_TOKEN.finditer(text) if not match["comment"]]
+    return tuple(match[0] for match in _CXX_TOKEN.finditer(text) if not match["comment"])

@@ -4,16 +4,18 @@ import ctypes
 import os
 import signal
 import time
+import types
 
 import pytest
 import torch
 
 import labkit
-from labkit import apart
+from labkit import apart, properties
 from labkit.apart import launched_apart
 from labkit.faulty_launches import wrong_orders
+from labkit.launching import Launch
 from labkit.mutants import mutant
-from labkit.verdict import CheckFailed
+from labkit.verdict import CheckFailed, Verdict
 
 TICKET = "is_last = atomicAdd(tickets, 1u) == gridDim.x - 1;"
 SPIN = "atomicAdd(tickets, 1u); while (atomicAdd(tickets, 0u) < gridDim.x) continue; is_last = blockIdx.x == 0;"
@@ -121,3 +123,19 @@ def test_a_reference_that_differentiates_keeps_no_launch_from_being_tried_apart(
 @pytest.mark.parametrize("name", ["snake", "silu_both"])
 def test_nor_an_exercise_from_being_graded(autograd_used_on_a_gpu, name):
     assert labkit.grade(name, labkit.exercises.read(name).solution, show=False).passed
+
+
+def test_check_names_the_version_the_mode_and_the_case_of_the_launch_that_did_not_return(monkeypatch):
+    def tried(launch):
+        if (launch.version, launch.mode, launch.inputs) == (2, "backward", "second"):
+            os.abort()
+        return []
+
+    monkeypatch.setattr(properties, "_tried", tried)
+    monkeypatch.setattr(properties, "draw_inputs", lambda reference, mode, dtype, device, case, seed: case)
+    monkeypatch.setattr(properties, "launch_of", lambda operator, mode, version, case: Launch(operator, mode, version, case, []))
+    reference = types.SimpleNamespace(CASES=["first", "second", "third"])
+    stub = types.SimpleNamespace(name="stub", device=torch.device("cpu"), reference=reference)
+    with pytest.raises(CheckFailed, match="^stub v2 backward, float32, second: the launch ended its process by SIGABRT"):
+        properties.check_that_it_returns(stub, [1, 2, 3], ["forward", "backward"], [torch.float32],
+                                         Verdict(ends_at_the_first=True))

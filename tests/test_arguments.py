@@ -84,6 +84,12 @@ MISTAKES = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def copy():
+    """Built before a session is looked at: a build is noted in it."""
+    labkit.load("copy")
+
+
 @pytest.mark.parametrize("call, error, says", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_with_the_argument_the_value_and_what_to_give(session, call, error, says):
     with pytest.raises(error, match=says):

@@ -171,6 +171,17 @@ def test_inputs_are_those_that_given_of_the_reference_makes_of_the_drawn_ones(mo
         assert (seen and seen.check) == failed
 
 
+def test_of_several_launches_the_one_that_ended_its_process_is_named(monkeypatch, tmp_path):
+    asked = exercises.read("negate")
+    file = tmp_path / "negate.cu"
+    text = asked.solution.read_text(encoding="utf-8")
+    file.write_text(text.replace("if (!aligned)", "if (n == 1001) __builtin_trap();\n    if (!aligned)"))
+    launches = tuple(dataclasses.replace(asked.launches[0], size=(size,)) for size in (1000, 1001, 1002))
+    monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, launches=launches))
+    failed = grading.grade("negate", file, show=False).failed
+    assert failed.words.startswith("forward, 1001 float32: the launch ended its process by SIGILL")
+
+
 def test_requests_are_counted_over_reads_and_writes_of_global_memory(monkeypatch):
     asked = exercises.read("one_pass")  # its last launch has 257 elements: nine warps that read once and write once
     for most, passed in ((18, True), (17, False)):

@@ -92,12 +92,22 @@ def test_the_readme_links_to_what_is_there():
     assert [link for link in links if not (REPOSITORY / link).exists()] == []
 
 
-def test_ci_runs_the_labs_the_book_and_last_the_tests():
-    script = REPOSITORY / ".ci" / "run"
-    assert script.stat().st_mode & 0o111
-    lines = [line for line in script.read_text().splitlines() if line.startswith("make ")]
-    assert lines == ["make setup", 'make labs ARGS="--jobs 2"', "make book", "make test"]
-    assert "set -euo pipefail" in script.read_text()
+@pytest.mark.parametrize("failing", ["none", "setup", "labs", "book", "test"])
+def test_ci_runs_the_labs_the_book_and_last_the_tests_and_fails_with_each(tmp_path, failing):
+    assert (REPOSITORY / ".ci" / "run").stat().st_mode & 0o111
+    script, python = tmp_path / ".ci" / "run", tmp_path / ".venv" / "bin" / "python"
+    for path, text in ((script, (REPOSITORY / ".ci" / "run").read_text()), (python, "#!/bin/sh\n"),
+                       (tmp_path / "make", f'#!/bin/sh\necho "$@" >> made\necho words of $1\n[ $1 != {failing} ]\n')):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = subprocess.run([script], env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    made = (tmp_path / "made").read_text().splitlines()
+    assert (done.returncode == 0) == (failing == "none") and (failing == "none" or f"words of {failing}" in done.stdout)
+    assert ("test" in made) == (failing in ("none", "test"))
+    if "test" in made:
+        assert [made[0], sorted(made[1:3]), *made[3:]] == ["setup", ["book", "labs ARGS=--jobs 2"], "test"]
 
 
 def test_no_name_of_labkit_is_also_a_module_of_it():

@@ -354,7 +354,7 @@ def test_the_hash_follows_imports_from_module_to_module_and_what_they_load(lab):
 
 
 def test_a_string_with_two_slashes_is_not_a_comment():
-    assert sources._cxx('f("a//b"); // c') == ["f", "(", '"a//b"', ")", ";"]
+    assert sources._cxx('f("a//b"); // c') == ("f", "(", '"a//b"', ")", ";")
 
 
 def test_missing_labs_and_operators_are_named(lab):

@@ -1,6 +1,9 @@
 """One cache of builds for many: processes at the same time, killed ones, other users, other torches and GPUs."""
 
+import contextlib
+import io
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -21,10 +24,20 @@ PROCESSES, ROUNDS = 8, int(os.environ.get("LABKIT_TEST_ROUNDS", 2))  # 20 rounds
 
 
 def loaded_anew(version):
-    """What a process of its own prints that loads this version of copy and runs it: this one may have it already."""
-    program = ("import sys, torch, labkit; copy = labkit.load('copy', int(sys.argv[1]), backend='host'); "
-               "assert torch.equal(copy(torch.ones(3)), torch.ones(3))")
-    return subprocess.run([sys.executable, "-c", program, str(version)], capture_output=True, text=True, check=True).stdout
+    """What a process prints that has loaded nothing before, loads this version of copy and runs it: this one may have it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["labkit.build"])  # to import torch takes longer than all else here
+    with context.Pool(1) as pool:
+        return pool.apply(load_and_run, (version, dict(os.environ)))
+
+
+def load_and_run(version, variables):
+    os.environ.clear()  # those of another test, perhaps, in which the server was started
+    os.environ.update(variables)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        copy = labkit.load("copy", version, backend="host")
+    assert torch.equal(copy(torch.ones(3)), torch.ones(3))
+    return said.getvalue()
 
 
 def test_of_processes_that_load_one_operator_at_once_one_builds_and_the_rest_wait(tmp_path):
