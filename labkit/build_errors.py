@@ -36,7 +36,7 @@ class BuildError(RuntimeError):
 def first_error(output: str, log: Path) -> str:
     """A BuildError's message: the compiler's first errors, and where the rest is, in `log`, which is written."""
     explained = host.explain(output)
-    errors = [line.strip() for line in explained.splitlines() if _ERROR.search(line)]
+    errors = list(dict.fromkeys(line.strip() for line in explained.splitlines() if _ERROR.search(line)))
     # The compiler's advice to override its own check is not ours, and cut off.
     errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
     first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]

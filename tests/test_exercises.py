@@ -54,6 +54,56 @@ def test_a_wrong_answer_fails_for_the_reason_that_is_stated(name, what, tmp_path
     assert found.idea == asked.ideas[answer.fails], "the exercise has no idea of its own for it"
 
 
+# {exercise: {what another right answer does: {old: new} in the solution}}
+RIGHT = {
+    "one_pass": {"a branch for each part": {
+        "y[i] = fminf(fmaxf(x[i] / 6 + 0.5f, 0.0f), 1.0f);":
+            "const float t = x[i] / 6 + 0.5f;\n    if (t < 0) y[i] = 0; else if (t > 1) y[i] = 1; else y[i] = t;"},
+        "saturated": {"fminf(fmaxf(x[i] / 6 + 0.5f, 0.0f), 1.0f)": "__saturatef(fmaf(x[i], 1 / 6.0f, 0.5f))"}},
+    "squared_relu_gradient": {"a branch that stores 0": {
+        "grad_x[i] = grad[i] * 2 * fmaxf(x[i], 0.0f);": "if (x[i] > 0) grad_x[i] = 2 * x[i] * grad[i]; else grad_x[i] = 0;"}},
+    "pseudo_huber_gradient": {"in double, and infinities apart": {
+        "    const float inverse = 1 / x;  // 0 where x is infinite\n": "    const double w = x;\n",
+        "copysignf(1 / sqrtf(1 + inverse * inverse), x)": "isinf(x) ? copysignf(1.0f, x) : float(w / sqrt(1 + w * w))"}},
+    "fixed_grid": {"a stretch for each block": {
+        "i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step":
+            "each = divide_up(n, gridDim.x), i = blockIdx.x * each + threadIdx.x; i < min(n, (blockIdx.x + 1) * each); "
+            "i += blockDim.x"}},
+    "every_type": {"asked in another way": {"return launch_error();": "return cudaGetLastError() ? \"refused\" : nullptr;"}},
+    "any_block": {"powers of two after a first step": {
+        "    for (int left = THREADS; left > 1;) {": "    int two = 1;\n    while (2 * two < THREADS) two *= 2;\n"
+                                                     "    for (int left = THREADS; left > 1;) {",
+        "(left + 1) / 2;  // the larger one where `left` is odd": "left == THREADS ? two : left / 2;"}},
+    "swiglu": {"a product of three, by faster functions": {
+        "a / (1 + exp(-a)) * b": "a * __fdividef(1.0f, 1 + __expf(-a)) * b"}},
+    "other_diagonal": {"exclusive or in place of padding": {
+        "tile[TILE][TILE + 1]": "tile[TILE][TILE]", "tile[k][threadIdx.x] =": "tile[k][threadIdx.x ^ k] =",
+        "tile[threadIdx.x][k];": "tile[threadIdx.x][k ^ threadIdx.x];"}},
+    "row_max": {"by exchange": {"__shfl_down_sync": "__shfl_xor_sync"}},
+    "log_softmax": {"down, and then to all": {
+        "sum += __shfl_xor_sync(0xffffffff, sum, s);":
+            "sum += __shfl_down_sync(0xffffffff, sum, s);\n    sum = __shfl_sync(0xffffffff, sum, 0);"}},
+    "absmax": {"a fence of all threads, and atomicInc": {
+        "        sums[blockIdx.x] = most;\n        __threadfence();  // others see it before they see the ticket\n": "",
+        "    if (threadIdx.x == 0) {\n        is_last": "    if (threadIdx.x == 0) sums[blockIdx.x] = most;\n"
+                                                         "    __threadfence();\n    if (threadIdx.x == 0) {\n        is_last",
+        "atomicAdd(tickets, 1u)": "atomicInc(tickets, gridDim.x)"}},
+    "clip": {"the smaller of two": {"if (squares > 1) scale = 1 / sqrt(squares);": "scale = min(F(1), rsqrt(squares));"}},
+    "swizzle": {"a rotation": {"at ^= row;": "at = (col + row) % TILE;"}},
+    "log_sum_exp": {"scaled only where the maximum grows": {
+        "const F larger = max(most, v);": "const F larger = max(most, v), before = most;\n        most = larger;",
+        "sum = sum * exp(most - larger) + exp(v - larger);\n        most = larger;":
+            "if (larger > before) sum = sum * exp(before - larger) + 1;\n        else sum += exp(v - most);"}},
+}
+
+
+@pytest.mark.parametrize("name, what", [(name, what) for name, answers in RIGHT.items() for what in answers])
+def test_another_right_answer_passes(name, what, tmp_path):
+    file = tmp_path / f"{name}.cu"
+    file.write_text(changed(exercises.read(name).solution.read_text(encoding="utf-8"), RIGHT[name][what]), encoding="utf-8")
+    assert grading.grade(name, file, show=False).failed is None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exercise_has_hints_and_plausible_wrong_answers_and_belongs_to_a_lab(name):
     asked = exercises.read(name)
@@ -111,7 +161,7 @@ def test_a_grade_names_the_first_fault_with_the_learners_file_and_the_missing_id
     found = labkit.grade("barrier")
     out = capsys.readouterr().out
     assert found.failed.check == "races" and "barrier.cu:" in found.failed.words and "stencil" not in out
-    assert [each.check for each in found.seen if each.right is None] == ["written", "values"]
+    assert [each.check for each in found.seen if each.right is None] == ["written", "values", "stream"]
     assert "✗ races" in out and f"Think of this: {exercises.read('barrier').ideas['races'].strip()}" in out
     assert session().notes[-1]["outcome"] == "not yet: races"
 
@@ -131,6 +181,99 @@ def test_a_file_that_does_not_compile_crashes_or_never_ends_is_told_and_python_l
     (workplace / "barrier.cu").write_text(solution.replace("    __syncthreads();", f"    {text}") if text else "")
     found = labkit.grade("barrier")
     assert found.failed.check == check and words in found.failed.words
+
+
+@pytest.mark.parametrize("file", [
+    lambda text: text[text.index("#include"):], lambda text: "/* mine */\n" + text, lambda text: "\ufeff" + text,
+    lambda text: text.replace("\n", "\r\n"), lambda text: text.replace("// BEGIN", "// caf\xe9"),
+    lambda text: text.replace("reverse", "turn")],
+    ids=["no header", "a comment before it", "byte order mark", "CRLF", "Latin-1", "another name"])
+def test_a_right_file_passes_however_it_is_kept_and_whatever_its_comments_and_names_are(workplace, file):
+    workplace.mkdir()
+    text = file(exercises.read("barrier").solution.read_text(encoding="utf-8"))
+    (workplace / "barrier.cu").write_bytes(text.encode("latin-1" if "caf" in text else "utf-8"))
+    assert labkit.grade("barrier").failed is None
+
+
+@pytest.mark.parametrize("text", ["", "const char* other_forward() { return nullptr; }"])
+def test_a_file_without_the_function_that_is_called_is_told_its_name(workplace, text):
+    workplace.mkdir()
+    (workplace / "barrier.cu").write_text(text)
+    words = labkit.grade("barrier").failed.words
+    assert words == "the operator calls stencil_forward, and your file has none with the starter's parameters"
+
+
+def test_a_semicolon_that_is_missing_after_return_is_an_error_as_it_is_to_nvcc(tmp_path):
+    file = tmp_path / "tail_guard.cu"
+    file.write_text(exercises.read("tail_guard").solution.read_text().replace("if (i >= n) return;", "if (i >= n) return"))
+    assert "tail_guard.cu:16:" in grading.grade("tail_guard", file, show=False).failed.words
+
+
+def test_after_a_launch_that_never_ends_no_other_is_waited_for(monkeypatch, tmp_path):
+    from labkit import apart
+
+    asked, begun = exercises.read("tail_guard"), []
+    monkeypatch.setattr(apart, "LIMIT", 2.0)
+    monkeypatch.setattr(grading, "launched_apart", lambda launches: begun.append(1) or apart.launched_apart(launches))
+    file = tmp_path / "tail_guard.cu"
+    file.write_text(asked.solution.read_text().replace("y[i] = fabsf(x[i]);", "while (true) y[i] = fabsf(x[i]);"))
+    failed = grading.grade("tail_guard", file, show=False).failed
+    assert failed.check == "ends" and len(begun) == 1 < len(asked.launches)
+    assert "labkit.trace" not in failed.words and "process goes on" not in failed.words
+
+
+def test_what_a_kernel_prints_is_shown_up_to_a_limit(capsys, tmp_path):
+    file, text = tmp_path / "tail_guard.cu", exercises.read("tail_guard").solution.read_text()
+    for times, lines in (1, range(514, 515)), (2000, range(100_000, 200_000)):  # 256 + 257 + 1 threads
+        file.write_text(text.replace("y[i] =", f'for (int k = 0; k < {times}; ++k) printf("at %d\\n", int(i));\n    y[i] ='))
+        found = grading.grade("tail_guard", file)
+        assert found.passed and len(found.printed.splitlines()) in lines and len(found.printed) <= 1 << 20
+        told = capsys.readouterr().out.partition("Your kernel printed:\n  at ")[2].splitlines()
+        assert sum(line.startswith("  at ") for line in told) == 39 and told[-1].endswith(" lines more")
+
+
+def test_a_word_in_a_comment_is_no_fence(tmp_path):
+    asked = exercises.read("absmax")
+    file = tmp_path / "absmax.cu"
+    file.write_text(asked.solution.read_text().replace("__threadfence();", "// __threadfence();"))
+    assert grading.grade("absmax", file, show=False).failed.words == asked.needs["races"]["words"]
+
+
+def test_what_nvcc_alone_refuses_is_told_and_not_raised(monkeypatch):
+    from labkit.build import BuildError
+
+    def refused(*args, **kwargs):
+        raise BuildError("vectors_and_rest.cu:23: no conversion")
+
+    monkeypatch.setattr(grading.machine, "backend", lambda: "cuda")
+    monkeypatch.setattr(grading, "load", refused)
+    right, words = grading._timed(exercises.read("vectors_and_rest"))
+    assert right is False and words == "nvcc refuses what the compiler for the CPU took: vectors_and_rest.cu:23: no conversion"
+
+
+@pytest.mark.parametrize("name", ["absmax", "silu_both", "vectors_and_rest"])
+def test_a_grade_is_the_same_again(name):
+    asked = exercises.read(name)
+    for file in (asked.solution, asked.starter):
+        assert grading.grade(name, file, show=False) == grading.grade(name, file, show=False)
+
+
+def test_a_file_that_appears_in_the_meantime_is_not_written_over(workplace, monkeypatch):
+    workplace.mkdir()
+    file = workplace / "barrier.cu"
+    file.write_text("mine")
+    monkeypatch.setattr(type(file), "exists", lambda path: False)
+    with pytest.raises(FileExistsError):
+        labkit.exercise("barrier")
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[1]", '{"barrier": "two"}'])
+def test_hints_begin_anew_where_what_was_told_cannot_be_read(workplace, capsys, kept):
+    workplace.mkdir()
+    (workplace / "hints.json").write_text(kept)
+    labkit.hint("barrier")
+    assert "Hint 1 of 3" in capsys.readouterr().out and json.loads((workplace / "hints.json").read_text()) == {"barrier": 1}
 
 
 def test_what_no_exercise_is_called_is_refused_with_those_that_there_are():
@@ -197,7 +340,8 @@ def test_two_numbers_that_differ_are_told_in_so_many_digits_that_it_shows(got, w
 
 @pytest.mark.parametrize("change, words", [
     ({"hints": None}, "lacks hints"), ({"extra": 1}, "has extra, which nothing reads"),
-    ({"limits": {"speed": 1}}, "limits names 'speed'"), ({"ideas": {"race": "x"}}, "ideas names 'race'"),
+    ({"limits": {"speed": 1}}, "limits names 'speed'"), ({"needs": {"fence": {}}}, "needs names 'fence'"),
+    ({"ideas": {"race": "x"}}, "ideas names 'race'"),
     ({"wrong": [{"what": "x", "change": {}, "fails": "taste"}]}, "wrong names 'taste'")])
 def test_an_exercise_that_cannot_be_is_refused_by_name(tmp_path, monkeypatch, change, words):
     import yaml
