@@ -56,6 +56,11 @@ def remedy(words: str) -> str:
     return f"\nTo mend it: {told}." if (told := advice(words)) else ""
 
 
+def of_this_machine(words: str) -> bool:
+    """Whether a BuildError's words are about tools, disk or memory, and not about a source."""
+    return "To mend it: " in words or "tracing needs g++" in words
+
+
 def short(path: Path) -> str:
     """A path as a reader finds it: from the repository, where it lies in there."""
     with contextlib.suppress(ValueError):

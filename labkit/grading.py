@@ -29,6 +29,7 @@ import torch
 from labkit import machine, results
 from labkit.apart import launched_apart
 from labkit.build import BuildError, digest, load, sources_under
+from labkit.build_errors import of_this_machine
 from labkit.build_folder import build_root, made_once
 from labkit.cases import draw_inputs
 from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
@@ -100,7 +101,7 @@ def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade
     Checks come in the order of exercises.CHECKS, and what follows the first that fails is not looked at. The file is compiled
     for the CPU and traced in a process apart, so one that crashes or never ends costs nothing else; where there is a GPU, and
     the exercise asks for it, it is then timed there beside a copy. Raises LookupError for no such exercise, FileNotFoundError
-    where there is no file yet.
+    where there is no file yet, BuildError where a compiler, disk or memory is missing, which is no fault of the file.
     """
     asked = read(name)
     path = Path(file) if file else asked.file
@@ -142,7 +143,9 @@ def _checks(asked: Exercise, folder: Path, text: str, printed: Path) -> Iterator
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # what it builds
                 operator = load(asked.operator, version=1, backend="trace", launch=False)
-        except (BuildError, ValueError) as error:
+        except BuildError as error:
+            if of_this_machine(str(error)):
+                raise
             yield "builds", False, _of_a_build(str(error))
             return
         yield "builds", True, "compiled for the CPU, with every access traced"
@@ -324,6 +327,8 @@ def _timed(asked: Exercise) -> tuple[bool | None, str]:
         with contextlib.redirect_stdout(io.StringIO()):
             operator = load(asked.operator, version=1, backend="cuda", launch=False)
     except BuildError as error:
+        if of_this_machine(str(error)):
+            raise
         return False, f"nvcc refuses what the compiler for the CPU took: {error}"
     launch = dataclasses.replace(asked.launches[0], size=asked.timed)
     inputs = [t.to(operator.device) for t in _inputs(operator, asked, launch)]

@@ -3,12 +3,16 @@
 import dataclasses
 import json
 import math
+import re
 
 import nbformat
 import pytest
 
 import labkit
-from labkit import exercises, grading, starters
+from labkit import exercises, grading, machine, starters
+from labkit.build_errors import BuildError
+from labkit.cubin import compile_cubin
+from labkit.operator import kernels_of
 
 NAMES = exercises.names()
 ANSWERS = [(name, wrong.what) for name in NAMES for wrong in exercises.read(name).wrong]
@@ -102,6 +106,17 @@ def test_another_right_answer_passes(name, what, tmp_path):
     file = tmp_path / f"{name}.cu"
     file.write_text(changed(exercises.read(name).solution.read_text(encoding="utf-8"), RIGHT[name][what]), encoding="utf-8")
     assert grading.grade(name, file, show=False).failed is None
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", NAMES)
+def test_nvcc_takes_a_solution_for_the_oldest_gpu_without_a_warning_and_keeps_all_in_registers(name):
+    asked = exercises.read(name)
+    with kernels_of(grading._folder(asked, asked.solution.read_text(encoding="utf-8"))):
+        cubin = compile_cubin(asked.operator, arch="sm_75", without=["-lineinfo"])
+    assert "warning" not in cubin.log and cubin.kernels
+    reduces_large_angles = name == "snake"  # which sin does on the stack
+    assert [k for k in cubin.kernels if k.spill_stores or k.spill_loads or k.stack and not reduces_large_angles] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -203,6 +218,16 @@ def test_a_file_without_the_function_that_is_called_is_told_its_name(workplace, 
     assert words == "the operator calls stencil_forward, and your file has none with the starter's parameters"
 
 
+@pytest.mark.parametrize("words", ["copy: compiler: there is none. To mend it: install g++.", "tracing needs g++; ..."])
+def test_what_this_machine_lacks_is_raised_and_is_no_fault_of_the_file(monkeypatch, words):
+    def refused(*args, **kwargs):
+        raise BuildError(words)
+
+    monkeypatch.setattr(grading, "load", refused)
+    with pytest.raises(BuildError, match=re.escape(words)):
+        grading.grade("barrier", exercises.read("barrier").solution, show=False)
+
+
 def test_a_semicolon_that_is_missing_after_return_is_an_error_as_it_is_to_nvcc(tmp_path):
     file = tmp_path / "tail_guard.cu"
     file.write_text(exercises.read("tail_guard").solution.read_text().replace("if (i >= n) return;", "if (i >= n) return"))
@@ -240,8 +265,6 @@ def test_a_word_in_a_comment_is_no_fence(tmp_path):
 
 
 def test_what_nvcc_alone_refuses_is_told_and_not_raised(monkeypatch):
-    from labkit.build import BuildError
-
     def refused(*args, **kwargs):
         raise BuildError("vectors_and_rest.cu:23: no conversion")
 
