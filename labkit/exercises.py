@@ -22,7 +22,7 @@ from labkit.report import in_notebook
 
 FOLDER = REPOSITORY / "exercises"
 CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "stream", "reads",
-          "writes", "accesses", "requests", "conflicts", "wavefronts", "time")
+          "writes", "accesses", "requests", "conflicts", "wavefronts", "nvcc", "time")
 LIMITS = ("reads", "writes", "accesses", "requests", "conflicts", "wavefronts", "time")
 
 

@@ -32,6 +32,7 @@ from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_errors import of_this_machine
 from labkit.build_folder import build_root, made_once
 from labkit.cases import draw_inputs
+from labkit.cubin import NoCompiler, compile_cubin
 from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
 from labkit.operator import Operator, kernels, kernels_of
 from labkit.precision import spacing
@@ -43,6 +44,7 @@ _OF = {"launch failed": "ends", "barrier not reached by all": "barriers", "shuff
        "race": "races", "race in a warp": "races", "race between blocks": "races",
        "output left unwritten": "written", "read of what nothing has written yet": "written"}
 _COUNTED = "reads", "writes", "accesses", "requests", "conflicts", "wavefronts"
+_OLDEST = "sm_75"  # of the GPUs that the book is for
 _LINES, _BYTES = 40, 1 << 20  # of what a kernel prints: shown, and kept
 IDEAS = {
     "builds": "The compiler's first error is the one to mend; later ones often follow from it.",
@@ -60,6 +62,8 @@ IDEAS = {
     "requests": "How often does a warp go to global memory for each element? One read and one write can be enough.",
     "conflicts": "A word's bank is its index modulo 32. Which words do the lanes of a warp ask for at once?",
     "wavefronts": "How often does a warp go to shared memory, and how many of its lanes have something to do there?",
+    "nvcc": "A GPU calls only what is marked __device__. And PyTorch has nvcc take no 16-bit number for a float unasked, nor a "
+            "float for such a number: to_compute and to_element<T> convert.",
     "time": "What limits it now? `labkit.what_limits` tells.",
 }
 
@@ -99,9 +103,10 @@ def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade
     name: an exercise. file: another file than the learner's own. show: whether it is printed.
 
     Checks come in the order of exercises.CHECKS, and what follows the first that fails is not looked at. The file is compiled
-    for the CPU and traced in a process apart, so one that crashes or never ends costs nothing else; where there is a GPU, and
-    the exercise asks for it, it is then timed there beside a copy. Raises LookupError for no such exercise, FileNotFoundError
-    where there is no file yet, BuildError where a compiler, disk or memory is missing, which is no fault of the file.
+    for the CPU and traced in a process apart, so one that crashes or never ends costs nothing else. Where there is nvcc, that
+    has to compile it as well; where there is a GPU, and the exercise asks for it, it is then timed there beside a copy.
+    Raises LookupError for no such exercise, FileNotFoundError where there is no file yet, BuildError where a compiler, disk
+    or memory is missing, which is no fault of the file.
     """
     asked = read(name)
     path = Path(file) if file else asked.file
@@ -161,6 +166,7 @@ def _checks(asked: Exercise, folder: Path, text: str, printed: Path) -> Iterator
         for check in _COUNTED:
             if check in asked.limits:
                 yield check, *_counted(check, totals, asked.limits[check], _title(launch))
+        yield "nvcc", *_for_a_gpu(asked)
         if "time" in asked.limits:
             yield "time", *_timed(asked)
 
@@ -317,19 +323,27 @@ def _counted(check: str, totals: dict, limit: float, title: str) -> tuple[bool, 
     return found <= limit, f"{title}: {found:.3g} sectors a request; at most {limit:g}"
 
 
+def _for_a_gpu(asked: Exercise) -> tuple[bool | None, str]:
+    """Whether nvcc takes it, too: the compiler for the CPU knows no __device__, and converts 16-bit numbers unasked."""
+    try:
+        compile_cubin(asked.operator, arch=_OLDEST, without=["-lineinfo"])
+    except NoCompiler as error:
+        return None, str(error)
+    except BuildError as error:
+        if of_this_machine(str(error)):
+            raise
+        return False, f"nvcc refuses what the compiler for the CPU took: {error}"
+    return True, f"nvcc compiles it for {_OLDEST}"
+
+
 def _timed(asked: Exercise) -> tuple[bool | None, str]:
     """Its first mode on the GPU beside a copy of the same bytes."""
     if machine.backend() != "cuda":
         return None, "there is no GPU here"
     from labkit.timing import timed
 
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            operator = load(asked.operator, version=1, backend="cuda", launch=False)
-    except BuildError as error:
-        if of_this_machine(str(error)):
-            raise
-        return False, f"nvcc refuses what the compiler for the CPU took: {error}"
+    with contextlib.redirect_stdout(io.StringIO()):
+        operator = load(asked.operator, version=1, backend="cuda", launch=False)
     launch = dataclasses.replace(asked.launches[0], size=asked.timed)
     inputs = [t.to(operator.device) for t in _inputs(operator, asked, launch)]
     call = getattr(operator.ops, launch.mode)

@@ -15,6 +15,7 @@ from labkit.cubin import compile_cubin
 from labkit.operator import kernels_of
 
 NAMES = exercises.names()
+needs_nvcc = pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
 ANSWERS = [(name, wrong.what) for name in NAMES for wrong in exercises.read(name).wrong]
 
 
@@ -44,7 +45,7 @@ def test_a_starter_fails(name):
 def test_a_solution_passes_every_check(name):
     found = grading.grade(name, exercises.read(name).solution, show=False)
     assert found.passed and found.idea is None, found.failed
-    assert all(each.right or each.check == "time" for each in found.seen)
+    assert all(each.right or each.check in ("nvcc", "time") for each in found.seen)
 
 
 @pytest.mark.parametrize("name, what", ANSWERS)
@@ -108,12 +109,12 @@ def test_another_right_answer_passes(name, what, tmp_path):
     assert grading.grade(name, file, show=False).failed is None
 
 
-@pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
+@needs_nvcc
 @pytest.mark.parametrize("name", NAMES)
 def test_nvcc_takes_a_solution_for_the_oldest_gpu_without_a_warning_and_keeps_all_in_registers(name):
     asked = exercises.read(name)
     with kernels_of(grading._folder(asked, asked.solution.read_text(encoding="utf-8"))):
-        cubin = compile_cubin(asked.operator, arch="sm_75", without=["-lineinfo"])
+        cubin = compile_cubin(asked.operator, arch=grading._OLDEST, without=["-lineinfo"])
     assert "warning" not in cubin.log and cubin.kernels
     reduces_large_angles = name == "snake"  # which sin does on the stack
     assert [k for k in cubin.kernels if k.spill_stores or k.spill_loads or k.stack and not reduces_large_angles] == []
@@ -176,7 +177,7 @@ def test_a_grade_names_the_first_fault_with_the_learners_file_and_the_missing_id
     found = labkit.grade("barrier")
     out = capsys.readouterr().out
     assert found.failed.check == "races" and "barrier.cu:" in found.failed.words and "stencil" not in out
-    assert [each.check for each in found.seen if each.right is None] == ["written", "values", "stream"]
+    assert [each.check for each in found.seen if each.right is None] == ["written", "values", "stream", "nvcc"]
     assert "✗ races" in out and f"Think of this: {exercises.read('barrier').ideas['races'].strip()}" in out
     assert session().notes[-1]["outcome"] == "not yet: races"
 
@@ -264,14 +265,25 @@ def test_a_word_in_a_comment_is_no_fence(tmp_path):
     assert grading.grade("absmax", file, show=False).failed.words == asked.needs["races"]["words"]
 
 
-def test_what_nvcc_alone_refuses_is_told_and_not_raised(monkeypatch):
-    def refused(*args, **kwargs):
-        raise BuildError("vectors_and_rest.cu:23: no conversion")
+@needs_nvcc
+@pytest.mark.parametrize("name, change, words", [
+    ("pseudo_huber_gradient", {"__device__ float derivative": "float derivative"}, "pseudo_huber_gradient.cu(21)"),
+    ("swiglu", {"to_element<T>(a / (1 + exp(-a)) * b)": "a / (1 + exp(-a)) * b"}, "swiglu.cu(21)"),
+    ("rms", {"value = to_compute(row[c]);": "value = row[c];"}, "rms.cu(17)")],
+    ids=["a function for the CPU", "a float stored as 16 bits", "16 bits taken for a float"])
+def test_what_nvcc_alone_refuses_is_refused_with_its_line(tmp_path, name, change, words):
+    file = tmp_path / f"{name}.cu"
+    file.write_text(changed(exercises.read(name).solution.read_text(encoding="utf-8"), change), encoding="utf-8")
+    found = grading.grade(name, file, show=False)
+    assert found.failed.check == "nvcc" and words in found.failed.words and found.idea == grading.IDEAS["nvcc"]
 
-    monkeypatch.setattr(grading.machine, "backend", lambda: "cuda")
-    monkeypatch.setattr(grading, "load", refused)
-    right, words = grading._timed(exercises.read("vectors_and_rest"))
-    assert right is False and words == "nvcc refuses what the compiler for the CPU took: vectors_and_rest.cu:23: no conversion"
+
+def test_without_nvcc_the_rest_is_graded(monkeypatch):
+    monkeypatch.setattr(machine, "find_nvcc", lambda: None)
+    monkeypatch.setattr(machine, "nvcc_version", lambda: None)
+    found = grading.grade("barrier", exercises.read("barrier").solution, show=False)
+    assert found.passed and [(each.check, each.words) for each in found.seen if each.right is None] == [
+        ("nvcc", "there is no nvcc here (on Linux the set-up installs it)")]
 
 
 @pytest.mark.parametrize("name", ["absmax", "silu_both", "vectors_and_rest"])
