@@ -84,6 +84,7 @@ RIGHT = {
     "other_diagonal": {"exclusive or in place of padding": {
         "tile[TILE][TILE + 1]": "tile[TILE][TILE]", "tile[k][threadIdx.x] =": "tile[k][threadIdx.x ^ k] =",
         "tile[threadIdx.x][k];": "tile[threadIdx.x][k ^ threadIdx.x];"}},
+    "differences": {"a last vector that nothing follows, one by one": {"first + SIZE <= n": "first + SIZE < n"}},
     "row_max": {"by exchange": {"__shfl_down_sync": "__shfl_xor_sync"}},
     "log_softmax": {"down, and then to all": {
         "sum += __shfl_xor_sync(0xffffffff, sum, s);":

@@ -160,6 +160,16 @@ def test_shared_declarations(text, wanted):
 
 
 @pytest.mark.parametrize("cxx", COMPILERS)
+@pytest.mark.parametrize("name, header", [("__half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h"),
+                                          ("__half2", "cuda_fp16.h"), ("__nv_bfloat162", "cuda_bf16.h")])
+def test_errors_name_16_bit_types_as_cuda_does(tmp_path, name, header, cxx):
+    done, _ = compile_text(f"#include <{header}>\nstruct Other {{}} other;\n{name} x = other;", tmp_path,
+                           flags=["-fsyntax-only"], cxx=cxx)
+    explained = host.explain(done.stderr)
+    assert done.returncode != 0 and re.search(rf"kernel.cu:3:.*\b{name}\b", explained) and "cuda_host::Small" not in explained
+
+
+@pytest.mark.parametrize("cxx", COMPILERS)
 def test_a_kernel_that_returns_a_number_is_refused_as_by_nvcc(tmp_path, cxx):
     done, _ = compile_text("__global__ void k(float* y) {\n    if (y) return\n    y[0] = 1;\n}", tmp_path,
                            flags=["-fsyntax-only"], cxx=cxx)
