@@ -191,7 +191,7 @@ def _folder(asked: Exercise, text: str) -> Path:
 
 def _traced(operator: Operator, asked: Exercise, printed: Path) -> list[tuple[Launch, dict]]:
     """What the trace saw in each launch: findings, outputs, totals, streamless (launches that name no stream); {"error": words}
-    for one that ended its process, and then no further ones: a person waits. What they print goes to the file `printed`.
+    for one that ended its process. The first that fails is the last: a person waits. What they print goes to `printed`.
     """
     streamless = ctypes.CDLL(str(operator.library)).cuda_host_launches_without_a_stream
     streamless.restype = ctypes.c_ulonglong
@@ -216,7 +216,7 @@ def _traced(operator: Operator, asked: Exercise, printed: Path) -> list[tuple[La
             seen.append((launch, pickle.loads(packed.numpy().tobytes())))
         except RuntimeError as error:
             seen.append((launch, {"error": str(error)}))
-        if "error" in seen[-1][1]:
+        if not _of_the_trace("ends", seen)[1]:
             break
     return seen
 
