@@ -9,7 +9,6 @@ version, or a traced one, by the C++ compiler alone.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -19,26 +18,23 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Iterator, Sequence
+from typing import Sequence
 
 import torch
 
 from labkit import diagnosis, host, machine, results
 from labkit.build_errors import BuildError, first_error, remedy, short
 from labkit.build_folder import build_root, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
-from labkit.environment import environment
 from labkit.operator import Operator, check_version, kernels, listed_versions, python_part, source_path
+from labkit.toolchain import jobs, point_torch_to_cuda, tools_on_path
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
 CXX_FLAGS = ["-O1", "-std=c++20", STABLE_ABI]
-
-COMPILER_GIB = 1.0  # what a compiler may need; these sources take less than half
 
 # op.py counts as well: it registers gradients for the namespace of a build, and that can be done once.
 _SOURCES = {".cu", ".cuh", ".h", ".cpp", ".py"}
@@ -47,8 +43,6 @@ _loaded: dict[str, Operator] = {}
 _loading: dict[str, threading.Lock] = {}
 
 _remove_unused = functools.cache(remove_unused)  # once a process: it looks at every build that there is
-
-_tools_lock, _before, _within = threading.Lock(), contextlib.ExitStack(), 0  # of `tools_on_path`
 
 
 def load(name: str, version: int | None = None, rebuild: bool = False, backend: str | None = None,
@@ -316,7 +310,7 @@ def _assemble(name: str, namespace: str, backend: str, work: Path, flags: list[s
         parsed = _parsed_header([option for option in options if not option.startswith("-DBUILD_VERSION=")])
         host.compile_object(written, [*options, *parsed, *folders], objects[0], gcc=traced)
 
-    with ThreadPoolExecutor(_jobs()) as pool:
+    with ThreadPoolExecutor(jobs()) as pool:
         begun = [pool.submit(kernel), pool.submit(_binding, source.parent / "binding.cpp", namespace, include),
                  *([pool.submit(tracer)] if traced else [])]
         _, binding, *tracers = [made.result() for made in begun]
@@ -346,57 +340,3 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
                            extra_cflags=[*flags, f"-DNAMESPACE={namespace}"], extra_cuda_cflags=cuda_flags,
                            extra_include_paths=include, build_directory=str(work),
                            with_cuda=backend == "cuda", is_python_module=False)
-
-
-def _jobs() -> int:
-    """How many compilers run at a time: MAX_JOBS, or else one a core, as far as the memory that is free goes."""
-    asked = os.environ.get("MAX_JOBS", "")
-    if asked.isdigit():
-        return max(1, int(asked))
-    free = machine.free_memory()
-    return max(1, min(os.cpu_count() or 1, int(free / COMPILER_GIB) if free is not None else 2))
-
-
-def point_torch_to_cuda() -> None:
-    """Tells torch's builder and its NVRTC where CUDA is, also where it comes from PyPI's packages."""
-    from torch.utils import cpp_extension  # a second of import, and only a build needs it
-
-    home = machine.cuda_home() or (machine.cuda_include() and machine.cuda_include().parent)
-    cpp_extension.CUDA_HOME = str(_without_spaces(home)) if home else cpp_extension.CUDA_HOME
-
-
-@functools.cache
-def _without_spaces(folder: Path) -> Path:
-    """A folder, or a link to it for this process: torch hands CUDA's to the linker unquoted, so that a space ends its path."""
-    if shlex.quote(str(folder)) == str(folder):
-        return folder
-    place = Path(tempfile.mkdtemp(prefix="labkit-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    (place / "cuda").symlink_to(folder)
-    return place / "cuda"
-
-
-@contextlib.contextmanager
-def tools_on_path() -> Iterator[None]:
-    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment. Compilers
-    speak English, in which their errors are looked for, and no more of them run at a time than memory allows. What one that is
-    interrupted leaves of its temporary files (nvcc does) goes with the folder that they are in.
-
-    The variables are the process's: of several threads the first to enter sets them, and the last to leave sets them back.
-    """
-    global _within
-    with _tools_lock:
-        if _within == 0:
-            folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-            with contextlib.suppress(OSError):  # a folder that cannot be made, the compiler or the doctor will tell
-                own = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
-                _before.enter_context(environment(TMPDIR=_before.enter_context(own)))
-            _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(_jobs())))
-        _within += 1
-    try:
-        yield
-    finally:
-        with _tools_lock:
-            _within -= 1
-            if _within == 0:
-                _before.close()

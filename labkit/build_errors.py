@@ -36,7 +36,7 @@ class BuildError(RuntimeError):
 def first_error(output: str, log: Path) -> str:
     """A BuildError's message: the compiler's first errors, and where the rest is, in `log`, which is written."""
     explained = host.explain(output)
-    errors = [line.strip() for line in explained.splitlines() if _ERROR.search(line)]
+    errors = list(dict.fromkeys(line.strip() for line in explained.splitlines() if _ERROR.search(line)))
     # The compiler's advice to override its own check is not ours, and cut off.
     errors = [line.partition(" The nvcc flag '-allow")[0] for line in errors]
     first = "\n".join(errors[:3]) if errors else explained.strip()[-2000:]
@@ -54,6 +54,11 @@ def advice(words: str) -> str:
 def remedy(words: str) -> str:
     """The same as a line of its own."""
     return f"\nTo mend it: {told}." if (told := advice(words)) else ""
+
+
+def of_this_machine(words: str) -> bool:
+    """Whether a BuildError's words are about tools, disk or memory, and not about a source."""
+    return "To mend it: " in words or "tracing needs g++" in words
 
 
 def short(path: Path) -> str:

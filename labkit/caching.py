@@ -17,7 +17,7 @@ from typing import Callable
 
 import torch
 
-from labkit import build, results
+from labkit import build, results, toolchain
 from labkit.environment import in_a_new_process
 from labkit.operator import kernels_of
 from labkit.report import keep
@@ -123,7 +123,7 @@ def _outcome(change: _Change, place: Path) -> str:
 def _load(place: Path, flags: tuple[str, ...]) -> int:
     from torch.utils import cpp_extension
 
-    with build.tools_on_path():
+    with toolchain.tools_on_path():
         cpp_extension.load(place.name, str(place / "source.cpp"), build_directory=str(place / "built"), with_cuda=False,
                            extra_cflags=["-isystem", str(place / "system"), *flags], is_python_module=False)
     # torch numbers the libraries of one process: the last is the one that it has just loaded.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from labkit import REPOSITORY, build, machine
+from labkit import REPOSITORY, machine, toolchain
 from labkit.memory import LAUNCH_SECONDS, launch_seconds
 from labkit.sources import PEAKS
 from labkit.timing import timed
@@ -68,7 +68,7 @@ def tensor_gflops(dtype: str) -> float:
 
 @functools.cache
 def _kernel(name: str) -> Any:
-    build.point_torch_to_cuda()
+    toolchain.point_torch_to_cuda()
     # torch 2.9 puts extern "C" before a source that does not begin with it.
     source = 'extern "C" {}\n' + (REPOSITORY / PEAKS).read_text(encoding="utf-8")
     return torch.cuda._compile_kernel(source, name)

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from labkit import build, results
+from labkit import build, results, toolchain
 from labkit.arguments import loaded
 from labkit.operator import Operator
 from labkit.report import keep
@@ -72,7 +72,7 @@ def anatomy(name: str, operator: Operator) -> list[dict]:
 
 def commands(folder: Path) -> list[list[str]]:
     """The commands of a build folder's build.ninja, in the order in which ninja runs them, as words."""
-    with build.tools_on_path():
+    with toolchain.tools_on_path():
         shown = subprocess.run(["ninja", "-C", str(folder), "-t", "commands"], capture_output=True, text=True, check=True)
     return [shlex.split(line) for line in shown.stdout.splitlines() if not line.startswith("ninja: ")]
 

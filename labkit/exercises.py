@@ -6,6 +6,7 @@ derives starter.cu. The learner's file is work/NAME.cu, or lies in the folder th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,14 +16,14 @@ from typing import Any
 import torch
 import yaml
 
-from labkit import REPOSITORY
+from labkit import REPOSITORY, results
 from labkit.listing import show_source
 from labkit.report import in_notebook
 
 FOLDER = REPOSITORY / "exercises"
-CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "reads", "writes", "requests",
-          "conflicts", "wavefronts", "time")
-LIMITS = ("reads", "writes", "requests", "conflicts", "wavefronts", "time")
+CHECKS = ("builds", "ends", "bounds", "barriers", "races", "written", "values", "gradient", "stream", "reads",
+          "writes", "accesses", "requests", "conflicts", "wavefronts", "nvcc", "time")
+LIMITS = ("reads", "writes", "accesses", "requests", "conflicts", "wavefronts", "time")
 
 
 class ExerciseError(Exception):
@@ -54,11 +55,13 @@ class Exercise:
     lab: whose end it stands at. title, task: Markdown. operator: the folder of kernels/ whose launcher's header, binding and
     reference it takes; the learner's file stands in the place of its .cu, and a reference.py of the exercise in that of its
     reference, which may also have a function `given` (see grading). launches: what is run on the CPU, in this order. numbers:
-    what the first elements of each input are that is no gradient, such as 0 and inf; the others are drawn. limits: {check: the
-    most there may be}, counted in the last launch: "reads" and "writes" in sectors a request of global memory, "requests" in
-    requests of global memory in all, "conflicts" and "wavefronts" in those of shared memory in all; "time" is the least share
-    of a copy's speed, on a GPU and at the shape `timed`. hints: from the first to the last. ideas: {check: what to think of
-    where it fails}. wrong: answers that have to fail.
+    what the first elements of each input are that is no gradient, such as 0 and inf; the others are drawn. limits: {check:
+    the most there may be}, counted in the last launch: "reads" and "writes" in sectors a request of global memory, "accesses"
+    in those of threads in all, to which a branch adds none, "requests" in those of warps in all, "conflicts" and "wavefronts"
+    in those of shared memory in all, an atomic counting as one a lane; "time" is the least share of a copy's speed, on a GPU
+    and at the shape `timed`. needs: {check: {"code": a regular expression, "words": what is said without it}}, for what a
+    check asks and no trace shows. hints: from the first to the last. ideas: {check: what to think of where it fails}. wrong:
+    answers that have to fail.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Exercise:
     numbers: tuple[float, ...]
     limits: dict[str, float]
     timed: tuple[int, ...] | None
+    needs: dict[str, dict[str, str]]
     hints: tuple[str, ...]
     ideas: dict[str, str]
     wrong: tuple[Wrong, ...]
@@ -113,22 +117,22 @@ def read(name: str) -> Exercise:
     said = _said(path)
     where = f"exercises/{name}/exercise.yml"
     needed = {"lab", "title", "task", "operator", "sizes", "hints", "ideas", "wrong"}
-    optional = {"order", "modes", "dtypes", "numbers", "limits", "timed"}
+    optional = {"order", "modes", "dtypes", "numbers", "limits", "timed", "needs"}
     if absent := needed - set(said):
         raise ExerciseError(f"{where} lacks {', '.join(sorted(absent))}")
     if strange := set(said) - needed - optional:
         raise ExerciseError(f"{where} has {', '.join(sorted(strange))}, which nothing reads")
-    limits, ideas = said.get("limits", {}), said["ideas"]
+    limits, needs, ideas = said.get("limits", {}), said.get("needs", {}), said["ideas"]
     wrong = tuple(Wrong(**each) for each in said["wrong"])
-    for what, check in [*(("limits", key) for key in limits), *(("ideas", key) for key in ideas),
-                        *(("wrong", each.fails) for each in wrong)]:
+    for what, check in [*(("limits", key) for key in limits), *(("needs", key) for key in needs),
+                        *(("ideas", key) for key in ideas), *(("wrong", each.fails) for each in wrong)]:
         if check not in (LIMITS if what == "limits" else CHECKS):
             raise ExerciseError(f"{where}: {what} names {check!r}, which is none of {', '.join(CHECKS)}")
     launches = tuple(Launch(mode, tuple(size), getattr(torch, dtype)) for mode in said.get("modes", ["forward"])
                      for dtype in said.get("dtypes", ["float32"]) for size in said["sizes"])
     return Exercise(name, said["lab"], said["title"], said["task"], said["operator"], launches,
                     tuple(map(float, said.get("numbers", ()))), limits, tuple(said["timed"]) if "timed" in said else None,
-                    tuple(said["hints"]), ideas, wrong)
+                    needs, tuple(said["hints"]), ideas, wrong)
 
 
 def exercise(name: str) -> None:
@@ -140,7 +144,8 @@ def exercise(name: str) -> None:
     begun = asked.file.exists()
     if not begun:
         asked.file.parent.mkdir(parents=True, exist_ok=True)
-        asked.file.write_text(asked.starter.read_text(encoding="utf-8"), encoding="utf-8")
+        with asked.file.open("x", encoding="utf-8") as new:  # and not over what an editor has just saved there
+            new.write(asked.starter.read_text(encoding="utf-8"))
     place = os.path.relpath(asked.file)
     file = f"Your file: [{place}]({place})" + (", as you left it." if begun else ", new. Delete it to begin anew.")
     after = f'Then `labkit.grade("{name}")`. There are {len(asked.hints)} hints: `labkit.hint("{name}")`.'
@@ -151,14 +156,23 @@ def exercise(name: str) -> None:
 def hint(name: str) -> None:
     """Prints the next hint, and those before it; which is the next is kept beside the learner's files."""
     asked, kept = read(name), workplace() / "hints.json"
-    told = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    told = _hints_told(kept)
     told[name] = min(told.get(name, 0) + 1, len(asked.hints))
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(told), encoding="utf-8")
+    results.replace(kept, json.dumps(told))
     for number, text in enumerate(asked.hints[:told[name]], 1):
         print(f"Hint {number} of {len(asked.hints)}: {text}")
     if told[name] == len(asked.hints):
         print(f'That was the last. The answer: labkit.solution("{name}")')
+
+
+def _hints_told(kept: Path) -> dict[str, int]:
+    """{exercise: how many hints}; what cannot be read counts as none."""
+    with contextlib.suppress(OSError, ValueError):
+        told = json.loads(kept.read_text(encoding="utf-8"))
+        if isinstance(told, dict):
+            return {name: number for name, number in told.items() if isinstance(number, int)}
+    return {}
 
 
 def solution(name: str) -> None:

@@ -6,7 +6,7 @@ the rest:
 - ``kernel<<<grid, block, shared, stream>>>(args)`` becomes
   ``(::cuda_host::configure(grid, block, shared, stream), kernel(args))``, so that arguments are converted and
   template arguments deduced by the language itself;
-- the body of a ``__global__`` function becomes a lambda, which the backend runs once a thread;
+- the body of a ``__global__`` function becomes a lambda that returns void, which the backend runs once a thread;
 - ``extern __shared__ T name[];`` becomes a pointer to the block's dynamic shared memory;
 - every other ``__shared__`` variable becomes a reference into the block's shared memory.
 
@@ -94,7 +94,7 @@ def _kernel(scan: Scan, i: int) -> None:
             at,
             at,
             f' static ::cuda_host::KernelInfo cuda_host_kernel{{"{name}", static_cast<int>({bound}), 0}}; '
-            "::cuda_host::run(cuda_host_kernel, [=]() mutable {",
+            "::cuda_host::run(cuda_host_kernel, [=]() mutable -> void {",
         )
         scan.replace(scan.tokens[end].start, scan.tokens[end].start, "}); ")
 

@@ -43,6 +43,9 @@ REFUSED = [
         "the host backend has no such CUDA header",
     ),
 ]
+# The 16-bit types as compilers call them, and as CUDA does.
+_TYPES = {"cuda_host::Small<5, 10>": "__half", "cuda_host::Small<8, 7>": "__nv_bfloat16",
+          "cuda_host::Small2<5, 10>": "__half2", "cuda_host::Small2<8, 7>": "__nv_bfloat162"}
 _LOCATION = r"^(?P<file>[^\n:]+):(?P<line>\d+):\d+: (?:fatal )?error: "
 _COMPLAINTS = [
     re.compile(_LOCATION + r"attempt to use poisoned [\"‘'](?P<name>\w+)", re.M),  # g++
@@ -82,7 +85,7 @@ _COMPLAINTS = [
 def explain(compiler_output: str) -> str:
     """What the host backend refuses in the output of g++ or clang, one line each: ``gelu.cu:41: ...``.
 
-    Output that names nothing refused comes back as it is.
+    Output that names nothing refused comes back as it is, with CUDA's names for the 16-bit types.
     """
     found: dict[tuple[str, int, str], None] = {}
     for pattern in _COMPLAINTS:
@@ -102,5 +105,7 @@ def explain(compiler_output: str) -> str:
             )
             found[(*place, f"`{name}` is not supported by the host backend: {why}")] = None
     if not found:
+        for ours, name in _TYPES.items():
+            compiler_output = compiler_output.replace(ours, name)
         return compiler_output
     return "\n".join(f"{file}:{line}: {words}" for file, line, words in sorted(found))

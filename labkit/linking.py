@@ -12,7 +12,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from labkit import REPOSITORY, build, disassembly, machine, results
+from labkit import REPOSITORY, build, disassembly, machine, results, toolchain
 from labkit.cubin import NoCompiler
 from labkit.machine_code import ARCH, HOW
 from labkit.report import keep, show_recorded
@@ -110,10 +110,10 @@ def _opened(library: Path) -> str:
 
 
 def _by_torch(folder: Path) -> str:
-    with build.tools_on_path():
+    with toolchain.tools_on_path():
         from torch.utils import cpp_extension
 
-        build.point_torch_to_cuda()
+        toolchain.point_torch_to_cuda()
         try:
             cpp_extension.load("near_and_far", [str(SOURCES / "near.cu"), str(SOURCES / "far.cu")], extra_cuda_cflags=["-dc"],
                                build_directory=str(folder), with_cuda=True, is_python_module=False)

@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 import torch
 
-from labkit import REPOSITORY, build, figures, machine, results
+from labkit import REPOSITORY, figures, machine, results, toolchain
 from labkit.report import keep, show_recorded
 from labkit.sources import PROBES
 from labkit.timing import Gpu, lead_in
@@ -130,7 +130,7 @@ def chain(lines: int, address: int, seed: int = 0) -> torch.Tensor:
 
 @functools.cache
 def _kernel(name: str) -> Any:
-    build.point_torch_to_cuda()
+    toolchain.point_torch_to_cuda()
     return torch.cuda._compile_kernel((REPOSITORY / PROBES).read_text(encoding="utf-8"), name)
 
 

@@ -8,7 +8,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from labkit import build, machine, results
+from labkit import build, machine, results, toolchain
 from labkit.report import keep, show_recorded
 from labkit.rungs import INCLUDE, SOURCES
 
@@ -44,7 +44,7 @@ def _measured(source: Path) -> dict[str, float]:
     """{stage: seconds} of one compilation."""
     from torch.utils import cpp_extension  # a second of import
 
-    build.point_torch_to_cuda()
+    toolchain.point_torch_to_cuda()
     headers = [*cpp_extension.include_paths("cuda"), sysconfig.get_paths()["include"]]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "times.csv"

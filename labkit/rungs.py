@@ -20,7 +20,7 @@ from typing import Callable
 
 import torch
 
-from labkit import REPOSITORY, build, host, machine
+from labkit import REPOSITORY, build, host, machine, toolchain
 from labkit.operator import python_part
 
 SOURCES = REPOSITORY / "labs" / "builds"
@@ -59,8 +59,8 @@ def _load(folder: Path, *sources: str, python: bool) -> object:
     if not cuda:
         paths[0] = host.transform_into(folder, paths[0], include)
         include = [str(folder), str(host.INCLUDE_DIR), *include]
-    with build.tools_on_path():
-        build.point_torch_to_cuda()
+    with toolchain.tools_on_path():
+        toolchain.point_torch_to_cuda()
         return cpp_extension.load("builds_" + paths[-1].stem, [str(path) for path in paths], extra_cflags=flags,
                                   extra_cuda_cflags=[*cuda_flags, *(["-DUSE_CUDA"] if cuda else [])],
                                   extra_include_paths=include, build_directory=str(folder), with_cuda=cuda,
@@ -90,8 +90,8 @@ def _inline(folder: Path) -> Function:
 
     # The texts are what the files of the other ways hold; torch puts torch/extension.h and torch/types.h before them.
     flags, cuda_flags = _flags()
-    with build.tools_on_path():
-        build.point_torch_to_cuda()
+    with toolchain.tools_on_path():
+        toolchain.point_torch_to_cuda()
         return cpp_extension.load_inline(
             "builds_inline", ['#include "binding.h"'], ['#include "gelu_one.cu"'], functions=["gelu_one_of"],
             extra_cflags=flags, extra_cuda_cflags=cuda_flags,
@@ -121,7 +121,7 @@ def _by_hand(folder: Path) -> Function:
 
 
 def _command(words: list, **options: object) -> None:
-    with build.tools_on_path():
+    with toolchain.tools_on_path():
         done = subprocess.run(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if done.returncode:
         raise RuntimeError(f"{words[0]} failed:\n{done.stdout[-3000:]}")
@@ -155,7 +155,7 @@ def _cupy(folder: Path) -> Function:
 
 
 def _compile_kernel(folder: Path) -> Function:
-    build.point_torch_to_cuda()
+    toolchain.point_torch_to_cuda()
     # torch 2.9 puts extern "C" before a source that does not begin with it.
     kernel = torch.cuda._compile_kernel('extern "C" {}\n#include "gelu_one.cuh"', "gelu_one", cuda_include_dirs=nvrtc_include(),
                                         nvcc_options=["-std=c++17", *NVRTC_OPTIONS])

@@ -57,7 +57,7 @@ def one_page(tmp_path):
 
 
 # The modules whose tests take longest: begun first, so that at the end no worker waits for another that has one left.
-LONG = ("test_exercises", "test_cubin", "test_wheels", "test_checkpoints", "test_builds", "test_suspects",
+LONG = ("test_exercises", "test_grading", "test_cubin", "test_wheels", "test_checkpoints", "test_builds", "test_suspects",
         "test_kernels_are_clean", "test_gpu_counts")
 
 

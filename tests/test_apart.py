@@ -133,7 +133,8 @@ def test_check_names_the_version_the_mode_and_the_case_of_the_launch_that_did_no
 
     monkeypatch.setattr(properties, "_tried", tried)
     monkeypatch.setattr(properties, "draw_inputs", lambda reference, mode, dtype, device, case, seed: case)
-    monkeypatch.setattr(properties, "launch_of", lambda operator, mode, version, case: Launch(operator, mode, version, case, []))
+    monkeypatch.setattr(properties, "launch_of",
+                        lambda operator, mode, version, inputs: Launch(operator, mode, version, inputs, []))
     reference = types.SimpleNamespace(CASES=["first", "second", "third"])
     stub = types.SimpleNamespace(name="stub", device=torch.device("cpu"), reference=reference)
     with pytest.raises(CheckFailed, match="^stub v2 backward, float32, second: the launch ended its process by SIGABRT"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import build, host, operator
+from labkit import build, host, operator, toolchain
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_compilers_error_is_found_whatever_the_readers_language(compiler, monk
     monkeypatch.setenv("LC_ALL", "C")
     script = r"""[ "$LANGUAGE" = en ] && printf 'a.cpp:3: error: \342\200\230x\342\200\231 \377\n'; exit 1"""
     assert compiler(script).startswith("a.cpp:3: error: ‘x’ ")
-    with build.tools_on_path():
+    with toolchain.tools_on_path():
         assert os.environ["LANGUAGE"] == "en"
     assert os.environ["LANGUAGE"] == "fr"
 
@@ -227,7 +227,7 @@ def test_torch_is_told_of_a_toolkit_by_a_path_that_does_not_fall_apart(tmp_path,
     for folder in ("cuda-13", "Kern el ä"):
         monkeypatch.setattr(build.machine, "cuda_home", lambda: tmp_path / folder)
         (tmp_path / folder).mkdir()
-        build.point_torch_to_cuda()
+        toolchain.point_torch_to_cuda()
         assert os.path.samefile(cpp_extension.CUDA_HOME, tmp_path / folder) and " " not in cpp_extension.CUDA_HOME
 
 
@@ -237,7 +237,7 @@ def test_as_many_compilers_run_as_memory_and_cores_allow_or_as_asked(monkeypatch
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(build.machine, "free_memory", lambda: free)
     monkeypatch.setenv("MAX_JOBS", asked) if asked else monkeypatch.delenv("MAX_JOBS", raising=False)
-    with build.tools_on_path():  # what ninja takes
+    with toolchain.tools_on_path():  # what ninja takes
         assert os.environ["MAX_JOBS"] == str(jobs)
     assert os.environ.get("MAX_JOBS") == asked
 

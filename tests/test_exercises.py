@@ -1,37 +1,17 @@
-"""The exercises: each starter fails, each solution passes, each wrong answer fails for the reason that is stated; the calls."""
-
-import dataclasses
-import json
-import math
+"""The exercises: each starter fails, each solution passes, each wrong answer fails for the reason that is stated."""
 
 import nbformat
 import pytest
-import torch
+from changed_solutions import changed
 
-import labkit
-from labkit import exercises, grading, starters
+from labkit import exercises, grading, machine, starters
+from labkit.cubin import compile_cubin
 from labkit.operator import kernels_of
 
 NAMES = exercises.names()
+needs_nvcc = pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
 ANSWERS = [(name, wrong.what) for name in NAMES for wrong in exercises.read(name).wrong]
 
-
-@pytest.fixture
-def workplace(tmp_path, monkeypatch):
-    """A learner's folder that is empty."""
-    monkeypatch.setenv("LABKIT_WORK", str(tmp_path / "mine"))
-    return tmp_path / "mine"
-
-
-def changed(text, change):
-    """The text with each of {old: new} made, which has to be possible once."""
-    for old, new in change.items():
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the solution"
-        text = text.replace(old, new)
-    return text
-
-
-# -- each exercise ---------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_starter_fails(name):
@@ -42,7 +22,7 @@ def test_a_starter_fails(name):
 def test_a_solution_passes_every_check(name):
     found = grading.grade(name, exercises.read(name).solution, show=False)
     assert found.passed and found.idea is None, found.failed
-    assert all(each.right or each.check == "time" for each in found.seen)
+    assert all(each.right or each.check in ("nvcc", "time") for each in found.seen)
 
 
 @pytest.mark.parametrize("name, what", ANSWERS)
@@ -50,10 +30,72 @@ def test_a_wrong_answer_fails_for_the_reason_that_is_stated(name, what, tmp_path
     asked = exercises.read(name)
     answer = next(wrong for wrong in asked.wrong if wrong.what == what)
     file = tmp_path / f"{name}.cu"
-    file.write_text(changed(asked.solution.read_text(encoding="utf-8"), answer.change), encoding="utf-8")
+    file.write_text(changed(name, answer.change), encoding="utf-8")
     found = grading.grade(name, file, show=False)
     assert found.failed and found.failed.check == answer.fails, found.failed
     assert found.idea == asked.ideas[answer.fails], "the exercise has no idea of its own for it"
+
+
+# {exercise: {what another right answer does: {old: new} in the solution}}
+RIGHT = {
+    "one_pass": {"a branch for each part": {
+        "y[i] = fminf(fmaxf(x[i] / 6 + 0.5f, 0.0f), 1.0f);":
+            "const float t = x[i] / 6 + 0.5f;\n    if (t < 0) y[i] = 0; else if (t > 1) y[i] = 1; else y[i] = t;"},
+        "saturated": {"fminf(fmaxf(x[i] / 6 + 0.5f, 0.0f), 1.0f)": "__saturatef(fmaf(x[i], 1 / 6.0f, 0.5f))"}},
+    "squared_relu_gradient": {"a branch that stores 0": {
+        "grad_x[i] = grad[i] * 2 * fmaxf(x[i], 0.0f);": "if (x[i] > 0) grad_x[i] = 2 * x[i] * grad[i]; else grad_x[i] = 0;"}},
+    "pseudo_huber_gradient": {"in double, and infinities apart": {
+        "    const float inverse = 1 / x;  // 0 where x is infinite\n": "    const double w = x;\n",
+        "copysignf(1 / sqrtf(1 + inverse * inverse), x)": "isinf(x) ? copysignf(1.0f, x) : float(w / sqrt(1 + w * w))"}},
+    "fixed_grid": {"a stretch for each block": {
+        "i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step":
+            "each = divide_up(n, gridDim.x), i = blockIdx.x * each + threadIdx.x; i < min(n, (blockIdx.x + 1) * each); "
+            "i += blockDim.x"}},
+    "every_type": {"asked in another way": {"return launch_error();": "return cudaGetLastError() ? \"refused\" : nullptr;"}},
+    "any_block": {"powers of two after a first step": {
+        "    for (int left = THREADS; left > 1;) {": "    int two = 1;\n    while (2 * two < THREADS) two *= 2;\n"
+                                                     "    for (int left = THREADS; left > 1;) {",
+        "(left + 1) / 2;  // the larger one where `left` is odd": "left == THREADS ? two : left / 2;"}},
+    "swiglu": {"a product of three, by faster functions": {
+        "a / (1 + exp(-a)) * b": "a * __fdividef(1.0f, 1 + __expf(-a)) * b"}},
+    "other_diagonal": {"exclusive or in place of padding": {
+        "tile[TILE][TILE + 1]": "tile[TILE][TILE]", "tile[k][threadIdx.x] =": "tile[k][threadIdx.x ^ k] =",
+        "tile[threadIdx.x][k];": "tile[threadIdx.x][k ^ threadIdx.x];"}},
+    "differences": {"a last vector that nothing follows, one by one": {"first + SIZE <= n": "first + SIZE < n"}},
+    "row_max": {"by exchange": {"__shfl_down_sync": "__shfl_xor_sync"}},
+    "log_softmax": {"down, and then to all": {
+        "sum += __shfl_xor_sync(0xffffffff, sum, s);":
+            "sum += __shfl_down_sync(0xffffffff, sum, s);\n    sum = __shfl_sync(0xffffffff, sum, 0);"}},
+    "absmax": {"a fence of all threads, and atomicInc": {
+        "        sums[blockIdx.x] = most;\n        __threadfence();  // others see it before they see the ticket\n": "",
+        "    if (threadIdx.x == 0) {\n        is_last": "    if (threadIdx.x == 0) sums[blockIdx.x] = most;\n"
+                                                         "    __threadfence();\n    if (threadIdx.x == 0) {\n        is_last",
+        "atomicAdd(tickets, 1u)": "atomicInc(tickets, gridDim.x)"}},
+    "clip": {"the smaller of two": {"if (squares > 1) scale = 1 / sqrt(squares);": "scale = min(F(1), rsqrt(squares));"}},
+    "swizzle": {"a rotation": {"at ^= row;": "at = (col + row) % TILE;"}},
+    "log_sum_exp": {"scaled only where the maximum grows": {
+        "const F larger = max(most, v);": "const F larger = max(most, v), before = most;\n        most = larger;",
+        "sum = sum * exp(most - larger) + exp(v - larger);\n        most = larger;":
+            "if (larger > before) sum = sum * exp(before - larger) + 1;\n        else sum += exp(v - most);"}},
+}
+
+
+@pytest.mark.parametrize("name, what", [(name, what) for name, answers in RIGHT.items() for what in answers])
+def test_another_right_answer_passes(name, what, tmp_path):
+    file = tmp_path / f"{name}.cu"
+    file.write_text(changed(name, RIGHT[name][what]), encoding="utf-8")
+    assert grading.grade(name, file, show=False).failed is None
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", NAMES)
+def test_nvcc_takes_a_solution_for_the_oldest_gpu_without_a_warning_and_keeps_all_in_registers(name):
+    asked = exercises.read(name)
+    with kernels_of(grading._folder(asked, asked.solution.read_text(encoding="utf-8"))):
+        cubin = compile_cubin(asked.operator, arch=grading._OLDEST, without=["-lineinfo"])
+    assert "warning" not in cubin.log and cubin.kernels
+    reduces_large_angles = name == "snake"  # which sin does on the stack
+    assert [k for k in cubin.kernels if k.spill_stores or k.spill_loads or k.stack and not reduces_large_angles] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,164 +122,3 @@ def test_a_lab_ends_with_two_to_four_exercises_as_they_are_derived(lab):
 
 def test_there_are_at_least_28():
     assert len(NAMES) >= 28
-
-
-# -- the calls -------------------------------------------------------------------------------------------------
-
-def test_an_exercise_makes_the_learners_file_once_and_says_where_it_is(workplace, capsys):
-    labkit.exercise("barrier")
-    file = workplace / "barrier.cu"
-    assert "barrier.cu" in capsys.readouterr().out and file.read_text() == exercises.read("barrier").starter.read_text()
-    file.write_text("mine")
-    labkit.exercise("barrier")
-    assert file.read_text() == "mine" and "as you left it" in capsys.readouterr().out
-
-
-def test_hints_come_one_at_a_time_and_the_last_names_the_solution(workplace, capsys):
-    hints = exercises.read("barrier").hints
-    for told in range(1, len(hints) + 2):
-        labkit.hint("barrier")
-        out = capsys.readouterr().out
-        assert [hint in out for hint in hints] == [k < told for k in range(len(hints))]
-        assert ("labkit.solution" in out) == (told >= len(hints))
-    assert json.loads((workplace / "hints.json").read_text()) == {"barrier": len(hints)}
-    labkit.solution("barrier")
-    assert "__syncthreads();" in capsys.readouterr().out
-
-
-def test_a_grade_names_the_first_fault_with_the_learners_file_and_the_missing_idea(workplace, capsys, session):
-    with pytest.raises(FileNotFoundError, match=r'labkit.exercise\("barrier"\) makes it'):
-        labkit.grade("barrier")
-    labkit.exercise("barrier")
-    capsys.readouterr()
-    found = labkit.grade("barrier")
-    out = capsys.readouterr().out
-    assert found.failed.check == "races" and "barrier.cu:" in found.failed.words and "stencil" not in out
-    assert [each.check for each in found.seen if each.right is None] == ["written", "values"]
-    assert "✗ races" in out and f"Think of this: {exercises.read('barrier').ideas['races'].strip()}" in out
-    assert session().notes[-1]["outcome"] == "not yet: races"
-
-
-@pytest.mark.parametrize("text, check, words", [
-    ("int x = ;", "builds", "barrier.cu:14:"), ("", "builds", ""),
-    ("*(volatile int*)nullptr = 1;", "bounds", "a null pointer"), ("while (true) {}", "ends", "did not end"),
-    ("__builtin_trap();", "ends", "ended its process by SIGILL")],
-    ids=["does not compile", "nothing", "wild", "endless", "crash"])
-def test_a_file_that_does_not_compile_crashes_or_never_ends_is_told_and_python_lives(workplace, monkeypatch, text, check,
-                                                                                     words):
-    from labkit import apart
-
-    monkeypatch.setattr(apart, "LIMIT", 2.0)
-    solution = exercises.read("barrier").solution.read_text()
-    workplace.mkdir()
-    (workplace / "barrier.cu").write_text(solution.replace("    __syncthreads();", f"    {text}") if text else "")
-    found = labkit.grade("barrier")
-    assert found.failed.check == check and words in found.failed.words
-
-
-def test_what_no_exercise_is_called_is_refused_with_those_that_there_are():
-    for call in (labkit.exercise, labkit.hint, labkit.solution, labkit.grade):
-        with pytest.raises(LookupError, match="there is no exercise 'nothing'; there are .*barrier"):
-            call("nothing")
-
-
-def test_numbers_of_an_exercise_stand_first_in_its_inputs_and_an_infinity_that_is_wanted_is_right(monkeypatch, tmp_path):
-    asked = exercises.read("softplus_tails")
-    only = dataclasses.replace(asked, numbers=(-math.inf, math.inf), launches=asked.launches[:1])
-    monkeypatch.setattr(grading, "read", lambda name: only)
-    text = asked.solution.read_text(encoding="utf-8")
-    file = tmp_path / "softplus.cu"
-    for formula, element, words in (("x", 0, "is -inf, and has to be 0"), ("fmaxf(x, 0) + (x == INFINITY ? NAN : 0)", 1,
-                                                                       "is nan, and has to be inf")):
-        file.write_text(text.replace("fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)))", formula))
-        assert f"y[{element}] {words}" in grading.grade("softplus_tails", file, show=False).failed.words
-    assert grading.grade("softplus_tails", asked.solution, show=False).passed
-
-
-def test_a_nan_that_is_wanted_is_right_and_a_number_in_its_place_is_not():
-    asked = exercises.read("clamp")
-    assert grading.grade("clamp", asked.solution, show=False).passed
-    assert "y[0] is -1, and has to be nan" in grading.grade("clamp", asked.starter, show=False).failed.words
-
-
-def test_inputs_are_those_that_given_of_the_reference_makes_of_the_drawn_ones(monkeypatch, tmp_path):
-    asked = exercises.read("negate")  # of its arrays that of 1000 elements alone begins beside a multiple of 16 bytes
-    file = tmp_path / "negate.cu"
-    file.write_text(asked.solution.read_text(encoding="utf-8").replace("if (!aligned)", "if (false)"))
-    for size, failed in ((1024, None), (1000, "ends")):
-        launch = dataclasses.replace(asked.launches[0], size=(size,))
-        monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, launches=(launch,), limits={}))
-        seen = grading.grade("negate", file, show=False).failed
-        assert (seen and seen.check) == failed
-
-
-def test_of_several_launches_the_one_that_ended_its_process_is_named(monkeypatch, tmp_path):
-    asked = exercises.read("negate")
-    file = tmp_path / "negate.cu"
-    text = asked.solution.read_text(encoding="utf-8")
-    file.write_text(text.replace("if (!aligned)", "if (n == 1001) __builtin_trap();\n    if (!aligned)"))
-    launches = tuple(dataclasses.replace(asked.launches[0], size=(size,)) for size in (1000, 1001, 1002))
-    monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, launches=launches))
-    failed = grading.grade("negate", file, show=False).failed
-    assert failed.words.startswith("forward, 1001 float32: the launch ended its process by SIGILL")
-
-
-def test_requests_are_counted_over_reads_and_writes_of_global_memory(monkeypatch):
-    asked = exercises.read("one_pass")  # its last launch has 257 elements: nine warps that read once and write once
-    for most, passed in ((18, True), (17, False)):
-        monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, limits={"requests": most}))
-        found = next(each for each in grading.grade("one_pass", asked.solution, show=False).seen if each.check == "requests")
-        assert found.right is passed and f"18 requests of global memory; at most {most}" in found.words
-
-
-def test_an_output_that_nothing_writes_is_told_without_a_line():
-    words = grading.grade("one_pass", exercises.read("one_pass").starter, show=False).failed.words
-    assert words == "forward, 1 float32: output left unwritten: nothing writes `y`"
-
-
-def test_an_exercise_of_a_gradient_alone_has_no_check_of_values():
-    for name, checks in (("pseudo_huber_gradient", ["gradient"]), ("softplus_tails", ["values"]),
-                         ("squared_relu_gradient", ["values", "gradient"])):
-        found = grading.grade(name, exercises.read(name).solution, show=False)
-        assert [each.check for each in found.seen if each.check in ("values", "gradient")] == checks
-
-
-@pytest.mark.parametrize("got, wanted, words", [(1.5, 2, "1.5, and has to be 2"), (math.nan, 1, "nan, and has to be 1"),
-                                                (1 + 2**-30, 1, "1.0000000009313226, and has to be 1")])
-def test_two_numbers_that_differ_are_told_in_so_many_digits_that_it_shows(got, wanted, words):
-    assert grading._told_apart(got, wanted) == words
-
-
-@pytest.mark.parametrize("change, words", [
-    ({"hints": None}, "lacks hints"), ({"extra": 1}, "has extra, which nothing reads"),
-    ({"limits": {"speed": 1}}, "limits names 'speed'"), ({"ideas": {"race": "x"}}, "ideas names 'race'"),
-    ({"wrong": [{"what": "x", "change": {}, "fails": "taste"}]}, "wrong names 'taste'")])
-def test_an_exercise_that_cannot_be_is_refused_by_name(tmp_path, monkeypatch, change, words):
-    import yaml
-
-    said = yaml.safe_load((exercises.FOLDER / "barrier" / "exercise.yml").read_text()) | change
-    folder = tmp_path / "barrier"
-    folder.mkdir()
-    (folder / "exercise.yml").write_text(yaml.safe_dump({key: value for key, value in said.items() if value is not None}))
-    monkeypatch.setattr(exercises, "FOLDER", tmp_path)
-    with pytest.raises(exercises.ExerciseError, match=f"exercises/barrier/exercise.yml:? {words}"):
-        exercises.read("barrier")
-
-
-# -- on a GPU --------------------------------------------------------------------------------------------------
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", NAMES)
-def test_on_a_gpu_a_solution_is_right_too_and_fast_enough(name):
-    """By nvcc, and not by the CPU's compiler: what is graded is what a GPU would run."""
-    asked = exercises.read(name)
-    with kernels_of(grading._folder(asked, asked.solution.read_text(encoding="utf-8"))):
-        operator = labkit.load(asked.operator, version=1, backend="cuda", launch=False)
-        ran = []
-        for launch in asked.launches:
-            outputs = getattr(operator.ops, launch.mode)(
-                *(each.to(operator.device) for each in grading._inputs(operator, asked, launch)), operator.latest)
-            ran.append((launch, {"outputs": [each.cpu() for each in ([outputs] if torch.is_tensor(outputs) else outputs)]}))
-        assert grading._values("values", operator, asked, ran)[1:] == (True, f"{len(ran)} launches agree with float64")
-    found = grading.grade(name, asked.solution, show=False)
-    assert found.passed and all(each.right for each in found.seen), found.failed

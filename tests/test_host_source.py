@@ -1,5 +1,7 @@
 """The host backend's transform of a .cu file, and what it refuses."""
 
+import re
+
 import pytest
 from host_build import COMPILERS, compile_text
 
@@ -155,6 +157,23 @@ def reference(name, declaration):
 def test_shared_declarations(text, wanted):
     body = changed("void f() { " + text + " }")
     assert "".join(body.split(" ")) == "".join(("void f() { " + wanted + " }").split(" "))
+
+
+@pytest.mark.parametrize("cxx", COMPILERS)
+@pytest.mark.parametrize("name, header", [("__half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h"),
+                                          ("__half2", "cuda_fp16.h"), ("__nv_bfloat162", "cuda_bf16.h")])
+def test_errors_name_16_bit_types_as_cuda_does(tmp_path, name, header, cxx):
+    done, _ = compile_text(f"#include <{header}>\nstruct Other {{}} other;\n{name} x = other;", tmp_path,
+                           flags=["-fsyntax-only"], cxx=cxx)
+    explained = host.explain(done.stderr)
+    assert done.returncode != 0 and re.search(rf"kernel.cu:3:.*\b{name}\b", explained) and "cuda_host::Small" not in explained
+
+
+@pytest.mark.parametrize("cxx", COMPILERS)
+def test_a_kernel_that_returns_a_number_is_refused_as_by_nvcc(tmp_path, cxx):
+    done, _ = compile_text("__global__ void k(float* y) {\n    if (y) return\n    y[0] = 1;\n}", tmp_path,
+                           flags=["-fsyntax-only"], cxx=cxx)
+    assert done.returncode != 0 and re.search(r"kernel.cu:[23]:\d+: error", done.stderr)
 
 
 def test_lines_of_compiler_errors_are_those_of_the_file(tmp_path):

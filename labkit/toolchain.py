@@ -1,0 +1,76 @@
+"""What compilers get from this process: a PATH, a folder for their temporary files, how many run at a time, and where CUDA is."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Iterator
+
+from labkit import machine
+from labkit.environment import environment
+
+COMPILER_GIB = 1.0  # what a compiler may need; these sources take less than half
+
+_tools_lock, _before, _within = threading.Lock(), contextlib.ExitStack(), 0  # of `tools_on_path`
+
+
+def jobs() -> int:
+    """How many compilers run at a time: MAX_JOBS, or else one a core, as far as the memory that is free goes."""
+    asked = os.environ.get("MAX_JOBS", "")
+    if asked.isdigit():
+        return max(1, int(asked))
+    free = machine.free_memory()
+    return max(1, min(os.cpu_count() or 1, int(free / COMPILER_GIB) if free is not None else 2))
+
+
+def point_torch_to_cuda() -> None:
+    """Tells torch's builder and its NVRTC where CUDA is, also where it comes from PyPI's packages."""
+    from torch.utils import cpp_extension  # a second of import, and only a build needs it
+
+    home = machine.cuda_home() or (machine.cuda_include() and machine.cuda_include().parent)
+    cpp_extension.CUDA_HOME = str(_without_spaces(home)) if home else cpp_extension.CUDA_HOME
+
+
+@functools.cache
+def _without_spaces(folder: Path) -> Path:
+    """A folder, or a link to it for this process: torch hands CUDA's to the linker unquoted, so that a space ends its path."""
+    if shlex.quote(str(folder)) == str(folder):
+        return folder
+    place = Path(tempfile.mkdtemp(prefix="labkit-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    (place / "cuda").symlink_to(folder)
+    return place / "cuda"
+
+
+@contextlib.contextmanager
+def tools_on_path() -> Iterator[None]:
+    """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment. Compilers
+    speak English, in which their errors are looked for, and no more of them run at a time than memory allows. What one that is
+    interrupted leaves of its temporary files (nvcc does) goes with the folder that they are in.
+
+    The variables are the process's: of several threads the first to enter sets them, and the last to leave sets them back.
+    """
+    global _within
+    with _tools_lock:
+        if _within == 0:
+            folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+            with contextlib.suppress(OSError):  # a folder that cannot be made, the compiler or the doctor will tell
+                own = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
+                _before.enter_context(environment(TMPDIR=_before.enter_context(own)))
+            _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(jobs())))
+        _within += 1
+    try:
+        yield
+    finally:
+        with _tools_lock:
+            _within -= 1
+            if _within == 0:
+                _before.close()
