@@ -1,5 +1,8 @@
 """The exercises: each starter fails, each solution passes, each wrong answer fails for the reason that is stated."""
 
+import dataclasses
+import math
+
 import nbformat
 import pytest
 from changed_solutions import changed
@@ -85,6 +88,14 @@ def test_another_right_answer_passes(name, what, tmp_path):
     file = tmp_path / f"{name}.cu"
     file.write_text(changed(name, RIGHT[name][what]), encoding="utf-8")
     assert grading.grade(name, file, show=False).failed is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_keeps_nan_or_the_task_says_that_there_is_none(name, monkeypatch):
+    asked = exercises.read(name)
+    monkeypatch.setattr(grading, "read", lambda name: dataclasses.replace(asked, numbers=(math.nan,), limits={}))
+    kept = grading.grade(name, asked.solution, show=False).passed
+    assert kept != ("No element is NaN" in asked.task)
 
 
 @needs_nvcc

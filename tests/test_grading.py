@@ -252,6 +252,14 @@ def test_an_exercise_of_a_gradient_alone_has_no_check_of_values():
         assert [each.check for each in found.seen if each.check in ("values", "gradient")] == checks
 
 
+@pytest.mark.parametrize("share, others, right", [(0.9, None, True), (0.7, None, False), (0.7, "12% busy", None),
+                                                  (0.9, "12% busy", True)])
+def test_an_answer_that_is_slow_beside_other_processes_is_not_judged(share, others, right):
+    judged, words = grading._fast_enough(share, 0.8, "forward, 8 float32", others)
+    assert judged is right and f"{share:.0%} of the speed of a copy; at least 80%" in words
+    assert ("not judged: 12% busy" in words) == (right is None)
+
+
 @pytest.mark.parametrize("got, wanted, words", [(1.5, 2, "1.5, and has to be 2"), (math.nan, 1, "nan, and has to be 1"),
                                                 (1 + 2**-30, 1, "1.0000000009313226, and has to be 1")])
 def test_two_numbers_that_differ_are_told_in_so_many_digits_that_it_shows(got, wanted, words):
