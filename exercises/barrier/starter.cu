@@ -17,6 +17,7 @@ __global__ void reverse(const T* x, T* y) {
 // ---------------------------------------------------------------------------------------------------
 // The launch: nothing to do here.
 const char* stencil_forward(Element element, int64_t, const void* x, void* y, int64_t rows, int64_t cols, void* stream) {
+    if (rows * cols == 0) return nullptr;
     return with_type(element, [&](auto t) {
         using T = typename decltype(t)::type;
         reverse<T><<<rows, cols, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const T*>(x), static_cast<T*>(y));

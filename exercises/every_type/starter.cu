@@ -11,6 +11,7 @@ constexpr int THREADS = 256;
 // ---------------------------------------------------------------------------------------------------
 // The launch. Returns nullptr where all is well, or what went wrong, which the binding raises as an error in Python.
 const char* copy_forward(Element element, int64_t, const void* x, void* y, int64_t n, void* stream) {
+    if (n == 0) return nullptr;
     const char* error = "there is no kernel yet for this element type";
     const int64_t blocks = divide_up(n, THREADS);
     // Your code here.

@@ -19,6 +19,7 @@ __global__ void power(const float* x, float* y, int64_t numbers) {
 // ---------------------------------------------------------------------------------------------------
 // The launch: nothing to do here.
 const char* fold_forward(Element element, int64_t, const void* x, void* y, int64_t rows, int64_t cols, void* stream) {
+    if (rows * cols == 0) return nullptr;
     if (element != Element::float32) return "x has to be float32";
     if (reinterpret_cast<uintptr_t>(x) % sizeof(float2)) return "x starts at no multiple of 8 bytes";
     const int64_t numbers = rows * cols / 2;

@@ -42,6 +42,7 @@ __global__ void backward(const T* grad, const T* x, T* grad_x, int64_t n) {
 // ---------------------------------------------------------------------------------------------------
 // The launch: nothing to do here.
 const char* gelu_forward(Element element, int64_t, const void* x, void* y, int64_t n, void* stream) {
+    if (n == 0) return nullptr;
     return with_type(element, [&](auto t) {
         using T = typename decltype(t)::type;
         forward<T><<<divide_up(n, THREADS), THREADS, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const T*>(x),
@@ -51,6 +52,7 @@ const char* gelu_forward(Element element, int64_t, const void* x, void* y, int64
 }
 
 const char* gelu_backward(Element element, int64_t, const void* grad, const void* x, void* grad_x, int64_t n, void* stream) {
+    if (n == 0) return nullptr;
     return with_type(element, [&](auto t) {
         using T = typename decltype(t)::type;
         backward<T><<<divide_up(n, THREADS), THREADS, 0, static_cast<cudaStream_t>(stream)>>>(
