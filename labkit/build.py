@@ -349,7 +349,7 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
 def _jobs() -> int:
     """How many compilers run at a time: MAX_JOBS, or else one a core, as far as the memory that is free goes."""
     asked = os.environ.get("MAX_JOBS", "")
-    if asked.isdigit():
+    if asked.isdecimal():
         return max(1, int(asked))
     free = machine.free_memory()
     return max(1, min(os.cpu_count() or 1, int(free / COMPILER_GIB) if free is not None else 2))
