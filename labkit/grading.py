@@ -26,6 +26,7 @@ from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_folder import build_root, made_once
 from labkit.cases import draw_inputs
 from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
+from labkit.modes import usual
 from labkit.operator import Operator, kernels, kernels_of
 from labkit.precision import spacing
 from labkit.references import allowed, exact_outputs
@@ -79,6 +80,7 @@ class Grade:
         return self.failed is None
 
 
+@usual
 def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade:
     """Says which checks the learner's file passes, and for the first that it does not, what idea is missing.
 
