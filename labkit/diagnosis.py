@@ -256,7 +256,7 @@ def build_folder() -> Finding:
             pass
     except OSError as error:
         return Finding("build folder", "fail", f"{folder}: {error.strerror}", advice("Permission denied"))
-    if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):  # not every system knows that flag
+    if not machine.runs_programs_from(folder):
         return Finding("build folder", "fail", f"{folder}: no library can be loaded from there", NO_PROGRAMS)
     return Finding("build folder", "ok", f"{folder} can be written")
 
