@@ -14,13 +14,12 @@ import dataclasses
 import io
 import math
 import pickle
-import shutil
 from pathlib import Path
 from typing import Iterator
 
 import torch
 
-from labkit import launching, machine, results
+from labkit import launching, machine, results, source_files
 from labkit.apart import launched_apart
 from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_folder import build_root, made_once
@@ -89,13 +88,13 @@ def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade
     Checks come in the order of exercises.CHECKS, and what follows the first that fails is not looked at. The file is compiled
     for the CPU and traced in a process apart, so one that crashes or never ends costs nothing else; where there is a GPU, and
     the exercise asks for it, it is then timed there beside a copy. Raises LookupError for no such exercise, FileNotFoundError
-    where there is no file yet.
+    where there is no file yet, ValueError for one that is not in UTF-8.
     """
     asked = read(name)
     path = Path(file) if file else asked.file
     if not path.is_file():
         raise FileNotFoundError(f'grade: there is no {path}; labkit.exercise("{name}") makes it')
-    seen = tuple(_seen(asked, path.read_text(encoding="utf-8")))
+    seen = tuple(_seen(asked, source_files.text(path)))
     failed = next((each for each in seen if each.right is False), None)
     found = Grade(name, seen, failed and asked.ideas.get(failed.check, IDEAS[failed.check]))
     if show:
@@ -154,8 +153,8 @@ def _folder(asked: Exercise, text: str) -> Path:
     own = reference.read_text(encoding="utf-8") if reference.exists() else None
 
     def write(work: Path) -> None:
-        shutil.copytree(base, work / asked.operator)
-        shutil.copytree(kernels() / "include", work / "include")
+        source_files.copy(base, work / asked.operator)
+        source_files.copy(kernels() / "include", work / "include")
         (work / asked.operator / f"{asked.operator}.cu").write_text(text, encoding="utf-8")
         if own:
             (work / asked.operator / "reference.py").write_text(own, encoding="utf-8")
