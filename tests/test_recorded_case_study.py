@@ -113,4 +113,4 @@ def test_10_the_longest_gaps_of_an_fsdp2_step_come_after_its_last_reduce_scatter
         busy_until = max(busy_until, end)
     longest = sorted(gaps, reverse=True)[:3]
     assert all(since >= lanes["ReduceScatter"][-1][1] for _, since in longest)
-    assert sum(length for length, _ in gaps if length > 0) > 2 * sum(length for length, _ in longest)  # the short gaps count too
+    assert sum(length for length, _ in gaps if length > 0) > 2 * sum(length for length, _ in longest)  # short gaps count too
