@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from labkit import machine, results
 from labkit.arguments import loaded
+from labkit.modes import usual
 from labkit.operator import Operator
 from labkit.precision import type_name
 from labkit.report import keep
@@ -36,6 +37,7 @@ class _Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@usual
 def under_autocast(name: str, gelu: Operator) -> list[dict]:
     """Calls GeLU with a float32 tensor inside torch.autocast, in five ways and for two types; shows and keeps the table.
 
@@ -87,6 +89,7 @@ def registered(gelu: Operator, kind: str, dtype: torch.dtype) -> Callable[[torch
     return wrapped
 
 
+@usual
 def scaled_steps(name: str, gelu: Operator) -> list[dict]:
     """Trains a small float16 model with our GeLU for five steps with a GradScaler; the third has inputs that are too large.
 

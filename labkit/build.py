@@ -26,7 +26,7 @@ from typing import Sequence
 
 import torch
 
-from labkit import diagnosis, host, machine, results
+from labkit import diagnosis, host, machine, results, source_files
 from labkit.build_errors import BuildError, first_error, remedy, short
 from labkit.build_folder import build_root, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
 from labkit.operator import Operator, check_version, kernels, listed_versions, python_part, source_path
@@ -60,12 +60,12 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     Prints one line, unless this process has loaded that build before: what was built, for which backend, how long it took up
     to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
     Returns an Operator. Raises FileNotFoundError for an unknown name, TypeError for one that is no text or for flags that are
-    no list, ValueError for an unknown version or for flags of nvcc where nvcc does not compile, and BuildError, with the
-    compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the system
-    refuses the files; where a remedy is known it is the line after that.
+    no list, ValueError for an unknown version, a source not in UTF-8 or flags where nvcc does not compile, and BuildError,
+    with the compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the
+    system refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
-    versions = listed_versions(source.read_text(encoding="utf-8"))
+    versions = listed_versions(source_files.text(source))
     if version is not None:
         check_version(name, version, source.name, versions)
     if backend not in (None, "cuda", "host", "trace"):
@@ -153,7 +153,7 @@ def include_folders(source: Path) -> list[str]:
 
 def sources_under(*folders: Path) -> list[Path]:
     """The files of some folders of kernels/ that a build depends on."""
-    return sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in _SOURCES)
+    return sorted(path for folder in folders for path in source_files.under(folder) if path.suffix in _SOURCES)
 
 
 def digest(paths: list[Path], *more: object) -> str:
@@ -178,7 +178,7 @@ def fingerprint(name: str, backend: str, flags: list[str], salt: int = 0) -> str
 
 
 def _host_headers() -> list[Path]:
-    return sorted(p for p in host.INCLUDE_DIR.rglob("*") if p.is_file())
+    return source_files.under(host.INCLUDE_DIR)
 
 
 def _cxx_version() -> str:
@@ -245,7 +245,7 @@ def _included(source: Path, folders: list[str]) -> list[Path]:
     """The files of some folders that a C++ file includes, itself or by another of them."""
     found, left = [], [source]
     while left:
-        names = re.findall(r"""^\s*#\s*include\s*["<]([^">]+)""", left.pop().read_text(encoding="utf-8"), re.MULTILINE)
+        names = re.findall(r"""^\s*#\s*include\s*["<]([^">]+)""", source_files.text(left.pop()), re.MULTILINE)
         files = (next((path for folder in folders if (path := Path(folder) / name).is_file()), None) for name in names)
         new = [path for path in dict.fromkeys(files) if path and path not in found]
         found += new

@@ -9,11 +9,13 @@ from pathlib import Path
 from labkit import REPOSITORY, host
 
 _OWN_FOLDER = "name a folder that is yours in LABKIT_BUILD, such as LABKIT_BUILD=$HOME/labkit-build"
+NO_PROGRAMS = "name a folder in LABKIT_BUILD from whose disk programs may be run: this one is mounted noexec"
 _SPACE = "free some disk, for example with: python3 -m labkit clean"
 _MEMORY = "close other programs, or let one compiler run at a time: MAX_JOBS=1"
 
 # What compilers and the system say, and what to do about it.
 _REMEDIES = {
+    "failed to map segment": NO_PROGRAMS,
     "unsupported GNU version": "install an older g++, and name it in CC and CXX, such as CC=g++-13 CXX=g++-13",
     "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18",
     "No space left on device": _SPACE, "Disk quota exceeded": _SPACE,

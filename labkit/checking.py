@@ -24,6 +24,7 @@ from labkit import poison, properties, references, results
 from labkit.arguments import count
 from labkit.cases import (GUARD, between_guards, bits, draw_inputs, erase, in_order_of, is_flat, never_written,
                           new_memory_is_nan)
+from labkit.modes import usual
 from labkit.operator import Operator
 from labkit.precision import spacing
 from labkit.verdict import Verdict, called
@@ -36,6 +37,7 @@ class Worst(NamedTuple):
     ulp: float
 
 
+@usual
 @poison.told
 def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iterable[str] | None = None,
           dtypes: Iterable[torch.dtype] | None = None, seed: int = 0) -> dict[int, dict[str, Worst]]:

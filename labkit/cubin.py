@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
-from labkit import build, disassembly, machine
+from labkit import build, disassembly, machine, source_files
 from labkit.build_folder import build_root, locked, made_once, whole_or_not_at_all
 from labkit.operator import check_version, kernels, listed_versions, source_path
 
@@ -101,7 +101,7 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     folder = build_root().resolve() / "cubin"
     path = source if isinstance(source, Path) else source_path(name) if source is None else folder / f"{name}.cu"
     path = path.resolve()
-    text = source if isinstance(source, str) else path.read_text(encoding="utf-8")
+    text = source if isinstance(source, str) else source_files.text(path)
     versions = listed_versions(text)
     if version is not None:
         check_version(name, version, path.name, versions)

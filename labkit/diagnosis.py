@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import REPOSITORY, machine
-from labkit.build_errors import advice
+from labkit.build_errors import NO_PROGRAMS, advice
 from labkit.build_folder import build_root, holders, locked
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
@@ -209,13 +209,17 @@ def _refusal(nvcc: Path, version: str, arch: str | None) -> str | None:
 
 
 def ninja() -> Finding:
-    """ninja, which torch's builder calls."""
+    """ninja, which torch's builder calls, and whether its files can name the folders here."""
     # As for a build, beside this Python too: a shell may not have activated the environment.
     found = shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     version = machine.output(found, "--version") if found else None
     if version is None:
         return Finding("ninja", "fail", f"{found} does not run" if found else "not on PATH",
                        f"{SET_UP}, or: python -m pip install ninja")
+    for folder in (REPOSITORY, build_root(), sys.prefix):
+        if unfit := re.search(r"[$:]", str(folder)):  # torch leaves them as they are, and ninja reads them as its own signs
+            return Finding("ninja", "fail", f"{version} at {found}; it cannot take the {unfit[0]} in {folder}",
+                           "move that folder to a path without $ and :, or name another folder for builds in LABKIT_BUILD")
     return Finding("ninja", "ok", f"{version} at {found}")
 
 
@@ -234,7 +238,7 @@ def disk() -> Finding:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError:
         return Finding("disk", "fail", "no folder for temporary files can be written", "name one in TMPDIR")
-    root = next(path for path in (build_root(), *build_root().absolute().parents) if path.exists())
+    root = next(path for path in (build_root(), *build_root().parents) if path.exists())
     for what, place, variable in (("temporary files", temporary, "TMPDIR"), ("builds", root, "LABKIT_BUILD")):
         if (there := shutil.disk_usage(place).free / 2**30) < LEAST_DISK_GIB <= free:
             return Finding("disk", "fail", f"{there:.1f} GiB free for {what}, in {place}",
@@ -245,13 +249,15 @@ def disk() -> Finding:
 
 
 def build_folder() -> Finding:
-    """Whether builds can be written, by one process at a time."""
+    """Whether builds can be written, by one process at a time, and run."""
     folder = build_root()
     try:
         with locked(folder / "doctor"), tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         return Finding("build folder", "fail", f"{folder}: {error.strerror}", advice("Permission denied"))
+    if not machine.runs_programs_from(folder):
+        return Finding("build folder", "fail", f"{folder}: no library can be loaded from there", NO_PROGRAMS)
     return Finding("build folder", "ok", f"{folder} can be written")
 
 

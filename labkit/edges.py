@@ -9,6 +9,7 @@ import torch
 
 from labkit import machine, results
 from labkit.arguments import named
+from labkit.modes import usual
 from labkit.precision import every_finite, type_name
 from labkit.report import keep
 
@@ -16,6 +17,7 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 NONE = "none"  # what a cell says where no input has the fault
 
 
+@usual
 def at_the_edges(name: str, variants: dict[str, Activation], title: str) -> list[dict]:
     """Runs each variant, and autograd's gradient of it, where a type ends; shows and keeps the table.
 

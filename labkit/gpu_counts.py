@@ -16,7 +16,7 @@ from typing import Callable, Sequence
 
 import torch
 
-from labkit import machine, results
+from labkit import machine, results, source_files
 from labkit.build import load
 from labkit.launching import launch_of
 from labkit.operator import listed_versions, python_part, source_path
@@ -180,7 +180,7 @@ def validate(what: str, cases: Sequence[Case | Rival], kinds: tuple[type, ...] =
         raise ValueError(f"{what}: cases has to be a list of {' or '.join(f'labkit.{kind.__name__}' for kind in kinds)} with "
                          f"different labels (a note tells two apart); it is {cases!r}")
     for case in cases:
-        versions = listed_versions(source_path(case.operator).read_text(encoding="utf-8"))
+        versions = listed_versions(source_files.text(source_path(case.operator)))
         reference = python_part(case.operator, "reference")
         known = (hasattr(python_part(case.operator, "rivals"), case.function) if isinstance(case, Rival)
                  else case.version in versions)

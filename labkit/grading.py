@@ -19,7 +19,6 @@ import os
 import pickle
 import re
 import resource
-import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Iterator
 
 import torch
 
-from labkit import launching, machine, results
+from labkit import launching, machine, results, source_files
 from labkit.apart import launched_apart
 from labkit.build import BuildError, digest, load, sources_under
 from labkit.build_errors import of_this_machine
@@ -35,6 +34,7 @@ from labkit.build_folder import build_root, made_once
 from labkit.cases import draw_inputs
 from labkit.cubin import NoCompiler, compile_cubin
 from labkit.exercises import CHECKS, LIMITS, Exercise, Launch, read
+from labkit.modes import usual
 from labkit.operator import Operator, kernels, kernels_of
 from labkit.precision import spacing
 from labkit.references import allowed, exact_outputs
@@ -98,6 +98,7 @@ class Grade:
         return self.failed is None
 
 
+@usual
 def grade(name: str, file: Path | str | None = None, show: bool = True) -> Grade:
     """Says which checks the learner's file passes, and for the first that it does not, what idea is missing.
 
@@ -179,8 +180,8 @@ def _folder(asked: Exercise, text: str) -> Path:
     around = f'//   v1  a learner\'s\n#include "{asked.name}.cu"\n'
 
     def write(work: Path) -> None:
-        shutil.copytree(base, work / asked.operator)
-        shutil.copytree(kernels() / "include", work / "include")
+        source_files.copy(base, work / asked.operator)
+        source_files.copy(kernels() / "include", work / "include")
         (work / asked.operator / f"{asked.operator}.cu").write_text(around, encoding="utf-8")
         (work / asked.operator / f"{asked.name}.cu").write_text(text, encoding="utf-8")
         if own:

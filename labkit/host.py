@@ -23,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit import machine
+from labkit import machine, source_files
 from labkit.host_refused import explain
 from labkit.host_scan import PAIRS, HostBackendError, Scan
 
@@ -276,14 +276,14 @@ def transform_into(folder: Path, source: Path, include: list[str]) -> Path:
     kernels, launches or shared memory, and written beside it under their own names, where a compiler that searches
     `folder` first finds them.
     """
-    headers = [path for place in include for path in sorted(Path(place).iterdir())
-               if path.suffix in (".h", ".cuh", ".cu") and path != source]
+    headers = [path for place in include for path in source_files.under(Path(place))
+               if path.parent == Path(place) and path.suffix in (".h", ".cuh", ".cu") and path != source]
     for header in headers:
-        text = header.read_text(encoding="utf-8")
+        text = source_files.text(header)
         if re.search(r"__shared__|__global__|<<<", text):
             _write(folder / header.name, transform(text, str(header)))
     written = folder / f"{source.name}.cpp"
-    _write(written, transform(source.read_text(encoding="utf-8"), str(source)))
+    _write(written, transform(source_files.text(source), str(source)))
     return written
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
+from labkit import source_files
 from labkit.operator import check_version, listed_versions, source_path
 
 
@@ -34,7 +35,7 @@ def show_source(text: str, language: str | None) -> None:
 def source(name: str, version: int) -> str:
     """The text of one version: what stands in `namespace v<version>` of the .cu file, without the namespace."""
     path = source_path(name)
-    text = path.read_text(encoding="utf-8")
+    text = source_files.text(path)
     check_version(name, version, path.name, listed_versions(text))
     body = re.search(rf"^namespace v{version} {{\n(.*?)^}}  // namespace v{version}$", text, re.MULTILINE | re.DOTALL)
     if body is None:

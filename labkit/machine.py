@@ -95,6 +95,11 @@ def is_program(path: Path) -> bool:
     return os.access(path, os.X_OK) and path.is_file()
 
 
+def runs_programs_from(folder: Path) -> bool:
+    """Whether programs can be run, and libraries loaded, from the disk that a folder is on: it is not mounted noexec."""
+    return not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0)  # not every system knows that flag
+
+
 def cpu() -> str:
     """The CPU and how many of its cores this process may use, such as "AMD EPYC 9554, 16 cores"."""
     try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import shutil
 from pathlib import Path
 from typing import Sequence
 
 import torch
 
-from labkit import listing, results
+from labkit import listing, results, source_files
 from labkit.arguments import named
 from labkit.build import digest, load, sources_under
 from labkit.build_folder import build_root, made_once
@@ -55,7 +54,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
     path = kernels() / file if file else source
     if not path.is_file():
         raise FileNotFoundError(f"mutant: there is no {path}; file is a path in kernels/, such as {name}/op.py")
-    whole = path.read_text(encoding="utf-8")
+    whole = source_files.text(path)
     text, where = (whole, file) if file else (part, f"version {version} of {source.name}")
     if not isinstance(old, str) or not isinstance(new, str):
         raise TypeError(f"mutant: old is {old!r} and new is {new!r}; both have to be texts")
@@ -69,7 +68,7 @@ def mutant(name: str, version: int, old: str, new: str, backend: str = "host", c
 
     def write(work: Path) -> None:
         for place in copied:
-            shutil.copytree(place, work / place.name)
+            source_files.copy(place, work / place.name)
         (work / path.relative_to(kernels())).write_text(changed, encoding="utf-8")
 
     # A folder that is there is the same: the name is made of all that is in it.

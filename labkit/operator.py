@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from labkit import REPOSITORY, machine, poison
+from labkit import REPOSITORY, machine, poison, source_files
 from labkit.references import dtype_of, shape_of
 
 
@@ -68,7 +68,7 @@ class Operator:
 
     def __reduce__(self) -> tuple:
         """Pickled by name, as functions are: who reads it loads the operator anew, from the kernels that are there then."""
-        one_alone = len(self.versions) < len(listed_versions(self.source.read_text(encoding="utf-8")))
+        one_alone = len(self.versions) < len(listed_versions(source_files.text(self.source)))
         backend = None if self.backend == machine.backend() else self.backend
         return unpickled, (self.name, self.latest if one_alone else None, backend, self.namespace)
 

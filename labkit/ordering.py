@@ -13,6 +13,7 @@ from labkit.apart import launched_apart
 from labkit.arguments import count
 from labkit.environment import environment
 from labkit.launching import Launch, guarded, prepare
+from labkit.modes import usual
 from labkit.operator import Operator
 
 VARIABLE = "LABKIT_HOST_ORDER"  # kernels/host/cuda_host_order.h reads it
@@ -35,6 +36,7 @@ class Difference:
                 f"{self.forward:.9g} in forward order")
 
 
+@usual
 def schedules(operator: Operator | str, version: int | None = None, mode: str | None = None,
               size: int | Sequence[int] | None = None, dtype: torch.dtype | None = None,
               inputs: Sequence[torch.Tensor] | None = None, seeds: int = 6) -> list[Difference]:

@@ -9,6 +9,7 @@ import torch
 
 from labkit import owners_figure, results
 from labkit.launching import extent_of
+from labkit.modes import usual
 from labkit.operator import Operator
 from labkit.report import show_figure
 from labkit.tracing import Trace, trace
@@ -40,6 +41,7 @@ class Owners:
         return torch.where(self.thread < 0, -1, self.thread % WARP)
 
 
+@usual
 def owners(operator: Operator | str, version: int | None = None, size: int | Sequence[int] | None = None,
            dtype: torch.dtype | None = None, mode: str | None = None, name: str | None = None, show: bool = True) -> Owners:
     """Finds who writes each element of an operator's first output, by tracing one launch on the CPU; draws the first ones.

@@ -15,7 +15,9 @@ from typing import Any, Callable
 _FAULTS = re.compile(
     r"an illegal memory access was encountered|unspecified launch failure|misaligned address|an illegal instruction was "
     r"encountered|invalid program counter|operation not supported on global/shared address space|device-side assert "
-    r"triggered|hardware stack error|the launch timed out and was terminated|uncorrectable (?:ECC|NVLink) error")
+    r"triggered|hardware stack error|the launch timed out and was terminated|uncorrectable (?:ECC|NVLink) error|"
+    r"the MPS client has been terminated by the server|tensor memory not completely freed|Invalid access of peer GPU memory|"
+    r"an async error has occur+ed in external entity outside of CUDA")
 
 
 class Poisoned(RuntimeError):

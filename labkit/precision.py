@@ -12,6 +12,7 @@ import torch
 
 from labkit import machine, results
 from labkit.arguments import named, several
+from labkit.modes import usual
 from labkit.report import show_table
 
 # dtype: (bits of precision, exponent of the smallest normal number)
@@ -46,6 +47,7 @@ def every_finite(dtype: torch.dtype, device: torch.device | str = "cpu") -> torc
     return finite[finite.double().argsort(stable=True)].to(device)
 
 
+@usual
 def ulp(name: str, variants: dict[str, Callable], reference: Callable, title: str,
         dtypes: tuple = (torch.bfloat16, torch.float16), drawn: tuple[str, ...] | None = None) -> list[dict]:
     """Runs every variant on every finite 16-bit input and shows its largest error against the reference.

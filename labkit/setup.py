@@ -39,6 +39,7 @@ def ensure() -> Path:
     if _up_to_date():
         return _python()
     _check_compiler()
+    _check_disk()
     try:
         with _one_at_a_time():
             if not _up_to_date():  # another set-up may have done it while this one waited
@@ -98,7 +99,8 @@ def _install() -> None:
         # Never remove what we did not make: without our marker this folder is the reader's own.
         if not before.get("ours"):
             raise SetupError(f"{VENV} is there, but its Python or pip does not start, and labkit did not make it. "
-                             "Move it away or remove it, then run the same command again.")
+                             "Move it away or remove it (or, where uv made it without pip: uv pip install pip), then run the "
+                             "same command again.")
         print("The Python that .venv was made from is gone; making .venv afresh.")
         shutil.rmtree(VENV)
     made = not VENV.exists()
@@ -192,6 +194,13 @@ def _check_compiler() -> None:
         named = f"CXX names {os.environ['CXX']!r}, which is not there" if os.environ.get("CXX") else "none is there"
         raise SetupError(f"a C++ compiler is needed, and {named}. On Debian or Ubuntu: sudo apt install g++; "
                          "on Fedora: sudo dnf install gcc-c++")
+
+
+def _check_disk() -> None:
+    if not machine.runs_programs_from(REPOSITORY):
+        raise SetupError(f"the disk of {REPOSITORY} is mounted noexec, so that nothing could be run that is installed there. "
+                         "Copy this repository to another disk, or use this Python as it is: add --here, and name a folder for "
+                         "builds in LABKIT_BUILD.")
 
 
 def _say_what_comes() -> None:

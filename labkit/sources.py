@@ -19,7 +19,7 @@ import re
 import tokenize
 from pathlib import Path
 
-from labkit import REPOSITORY
+from labkit import REPOSITORY, source_files
 
 PROBES, PEAKS = "kernels/probes.cu", "kernels/peaks.cu"
 SETUP, EXERCISE = "setup", "exercise"  # tags of cells that bring no figure: the set-up of Colab, and what a learner does
@@ -121,8 +121,8 @@ def _kernel_files(operators: list[str]) -> list[Path]:
 
 def _files(place: Path) -> list[Path]:
     """The code in a folder, or a file itself; a header without a suffix is C++ as well."""
-    return sorted(path for path in (place.rglob("*") if place.is_dir() else [place])
-                  if path.is_file() and path.suffix in _CXX_SUFFIXES | {".py", ".toml", ""} and "__pycache__" not in path.parts)
+    return [path for path in (source_files.under(place) if place.is_dir() else [place])
+            if path.suffix in _CXX_SUFFIXES | {".py", ".toml", ""}]
 
 
 @functools.cache  # the pages ask for the hashes of all labs again and again

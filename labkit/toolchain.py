@@ -1,4 +1,4 @@
-"""What compilers get from this process: a PATH, a folder for their temporary files, how many run at a time, and where CUDA is."""
+"""What compilers get from this process: a PATH, a place for temporary files, how many run at a time, and where CUDA is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _tools_lock, _before, _within = threading.Lock(), contextlib.ExitStack(), 0  # o
 def jobs() -> int:
     """How many compilers run at a time: MAX_JOBS, or else one a core, as far as the memory that is free goes."""
     asked = os.environ.get("MAX_JOBS", "")
-    if asked.isdigit():
+    if asked.isdecimal():
         return max(1, int(asked))
     free = machine.free_memory()
     return max(1, min(os.cpu_count() or 1, int(free / COMPILER_GIB) if free is not None else 2))
@@ -44,17 +44,24 @@ def _without_spaces(folder: Path) -> Path:
     """A folder, or a link to it for this process: torch hands CUDA's to the linker unquoted, so that a space ends its path."""
     if shlex.quote(str(folder)) == str(folder):
         return folder
+    link = Path(tempfile.mkdtemp(dir=_own_folder())) / "cuda"
+    link.symlink_to(folder)
+    return link
+
+
+@functools.cache
+def _own_folder() -> Path:
+    """For temporary files, until this process ends. It goes no sooner: compilers of other threads may have begun to use it."""
     place = Path(tempfile.mkdtemp(prefix="labkit-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    (place / "cuda").symlink_to(folder)
-    return place / "cuda"
+    return place
 
 
 @contextlib.contextmanager
 def tools_on_path() -> Iterator[None]:
     """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment. Compilers
     speak English, in which their errors are looked for, and no more of them run at a time than memory allows. What one that is
-    interrupted leaves of its temporary files (nvcc does) goes with the folder that they are in.
+    interrupted leaves of its temporary files (nvcc does) goes at the end of this process.
 
     The variables are the process's: of several threads the first to enter sets them, and the last to leave sets them back.
     """
@@ -63,8 +70,9 @@ def tools_on_path() -> Iterator[None]:
         if _within == 0:
             folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
             with contextlib.suppress(OSError):  # a folder that cannot be made, the compiler or the doctor will tell
-                own = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
-                _before.enter_context(environment(TMPDIR=_before.enter_context(own)))
+                temporary = _own_folder()
+                temporary.mkdir(exist_ok=True)  # systems remove what has lain in theirs for days
+                _before.enter_context(environment(TMPDIR=str(temporary)))
             _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(jobs())))
         _within += 1
     try:

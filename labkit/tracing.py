@@ -20,6 +20,7 @@ import torch
 
 from labkit import figures, results, trace_figure
 from labkit.launching import Launch, extent_of, prepare
+from labkit.modes import usual
 from labkit.operator import Operator
 from labkit.report import show_html
 from labkit.trace_findings import Finding, findings_of
@@ -164,6 +165,7 @@ class Trace:
         return rows
 
 
+@usual
 def trace(operator: Operator | str, version: int | None = None, mode: str | None = None,
           size: int | Sequence[int] | None = None, dtype: torch.dtype | None = None,
           inputs: Sequence[torch.Tensor] | None = None, name: str | None = None, show: bool = True) -> Trace:

@@ -22,7 +22,7 @@ def own_builds(tmp_path, monkeypatch):
     """A build root without a build, but with the objects that were kept so far, which take longest. Its path falls apart where
     it is not quoted.
     """
-    kept, root = build_folder.build_root(), tmp_path / "Kern el ä" / "build"
+    kept, root = build_folder.build_root(), tmp_path / "it's Kern (el) & ä" / "build"
     root.mkdir(parents=True)
     for path in kept.glob("*.o"):
         shutil.copy(path, root)

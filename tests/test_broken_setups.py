@@ -186,6 +186,30 @@ def file_system_without_locks(here):
     here.env("LABKIT_BUILD", str(here.folder / "mine"))
 
 
+def file_system_that_runs_no_programs(here):
+    flags = SimpleNamespace(f_flag=os.ST_NOEXEC)
+    real = os.statvfs
+    here.patch(os, "statvfs", lambda place: flags if "noexec" in str(place) else real(place))
+    here.env("LABKIT_BUILD", str(here.folder / "noexec"))
+    yield "noexec: no library can be loaded from there", "name a folder in LABKIT_BUILD from whose disk programs may be run"
+    here.env("LABKIT_BUILD", str(here.folder / "mine"))
+
+
+def sign_of_ninja_in_the_build_folder(here):
+    program(here.python.parent / "ninja", "echo 1.13")
+    here.env("LABKIT_BUILD", str(here.folder / "cash$"))
+    yield f"it cannot take the $ in {here.folder / 'cash$'}", "name another folder for builds in LABKIT_BUILD"
+    here.env("LABKIT_BUILD", str(here.folder / "cash"))
+
+
+def sign_of_ninja_in_the_repositorys_folder(here):
+    program(here.python.parent / "ninja", "echo 1.13")
+    here.env("LABKIT_BUILD", str(here.folder))
+    here.patch(diagnosis, "REPOSITORY", here.folder / "day 1: kernels")
+    yield f"it cannot take the : in {here.folder / 'day 1: kernels'}", "move that folder to a path without $ and :"
+    here.patch(diagnosis, "REPOSITORY", here.folder / "day 1 (kernels & \"it's\"), 100%")
+
+
 def stopped_builder(here):
     here.env("LABKIT_BUILD", str(here.folder))
     code = ("import sys, time; from pathlib import Path; from labkit.build_folder import locked\n"
@@ -226,7 +250,10 @@ KINDS = [
     (diagnosis.gpu, "warn", driver_too_old), (diagnosis.gpu, "warn", gpu_hidden), (diagnosis.memory, "warn", little_memory),
     (diagnosis.disk, "fail", no_space_for_builds), (diagnosis.disk, "fail", no_space_for_temporary_files),
     (diagnosis.disk, "fail", no_folder_for_temporary_files), (diagnosis.build_folder, "fail", build_folder_that_is_not_mine),
-    (diagnosis.build_folder, "fail", file_system_without_locks), (diagnosis.builds, "warn", stopped_builder),
+    (diagnosis.build_folder, "fail", file_system_without_locks),
+    (diagnosis.build_folder, "fail", file_system_that_runs_no_programs),
+    (diagnosis.ninja, "fail", sign_of_ninja_in_the_build_folder),
+    (diagnosis.ninja, "fail", sign_of_ninja_in_the_repositorys_folder), (diagnosis.builds, "warn", stopped_builder),
     (diagnosis.builds, "warn", torch_lock_of_a_killed_build),
     (diagnosis.home, "warn", home_that_cannot_be_written)]
 
@@ -287,6 +314,7 @@ def test_a_folder_with_other_letters_needs_a_python_that_can_name_it(tmp_path):
     ("/usr/bin/ld: cannot find -lcudart\ncollect2: error: ld returned 1", "/usr/bin/ld: cannot find -lcudart", ""),
     ("a.o: in function `f':\na.cpp:3: undefined reference to `g'\ncollect2: error: ld returned 1", "a.cpp:3: undef", ""),
     ('k.cu(12): error: identifier "x" is undefined\nk.cu(13): error: more\n2 errors detected', "k.cu(12): error: ident", ""),
+    ("copy.so: failed to map segment from shared object: Operation not permitted", "copy.so: failed", "mounted noexec"),
     ("nvcc fatal   : Unsupported gpu architecture 'compute_60'", "nvcc fatal", "set CUDA_HOME to a CUDA toolkit that lists")])
 def test_the_first_error_comes_first_and_what_is_known_has_a_remedy(tmp_path, words, first, remedy):
     told = build_errors.first_error(words, tmp_path / "log")

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import labkit
-from labkit import build, host, operator, toolchain
+from labkit import REPOSITORY, build, host, operator, toolchain
 
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch, own_builds):
     """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own."""
-    tmp_path = tmp_path / "Kern el ä"  # a path that falls apart where it is not quoted
+    tmp_path = tmp_path / "it's Kern (el) & ä"  # a path that falls apart where it is not quoted
     copy = tmp_path / "kernels"
     shutil.copytree(operator.kernels(), copy)
     with open(copy / "gelu" / "gelu.cu", "a") as source:
@@ -29,6 +29,15 @@ def edit(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
+
+
+def test_a_build_folder_that_is_no_whole_path_is_the_same_from_every_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_BUILD", "elsewhere/builds")
+    for folder in (REPOSITORY, REPOSITORY / "labs", tmp_path):
+        monkeypatch.chdir(folder)
+        assert build.build_root() == REPOSITORY / "elsewhere" / "builds"
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
+    assert build.build_root() == tmp_path
 
 
 def test_an_edit_of_source_or_header_is_a_new_build_beside_the_old(kernels):
@@ -232,7 +241,7 @@ def test_torch_is_told_of_a_toolkit_by_a_path_that_does_not_fall_apart(tmp_path,
 
 
 @pytest.mark.parametrize("free, asked, jobs", [(0.4, None, 1), (3.5, None, 3), (1000, None, 4), (None, None, 2), (0.4, "6", 6),
-                                               (3.5, "many", 3)])
+                                               (3.5, "many", 3), (3.5, "-1", 3), (3.5, "²", 3), (3.5, "0", 1)])
 def test_as_many_compilers_run_as_memory_and_cores_allow_or_as_asked(monkeypatch, free, asked, jobs):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(build.machine, "free_memory", lambda: free)

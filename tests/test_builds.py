@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import types
 
 import pytest
@@ -270,20 +269,32 @@ def test_a_failed_build_is_tried_again_in_the_same_process(tmp_path, monkeypatch
         assert torch.equal(labkit.load("copy", version, backend="host")(torch.ones(3)), torch.ones(3))
 
 
-def test_what_a_compiler_leaves_of_its_temporary_files_is_removed(own_builds, tmp_path, monkeypatch):
+LEAVES = """
+import labkit, os
+from pathlib import Path
+from labkit import build, toolchain
+
+build._cxx_version = lambda: "the same"
+try:
+    labkit.load("copy", backend="host")
+except build.BuildError as error:
+    assert "error: out of luck" in str(error)
+with toolchain.tools_on_path():
+    inside = Path(os.environ["TMPDIR"])
+assert (inside / "left").exists()  # a compiler of another thread may still write there
+"""
+
+
+def test_what_a_compiler_leaves_of_its_temporary_files_goes_when_python_ends(own_builds, tmp_path):
     """As an nvcc does that is interrupted."""
     temporary, compiler = tmp_path / "temporary", tmp_path / "c++"
     temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", None)  # which remembers another
-    monkeypatch.setenv("TMPDIR", str(temporary))
     _compiler(compiler, "*binding.cpp*", "error: out of luck")
-    compiler.write_text(compiler.read_text().replace("\n", f'\ntouch "$TMPDIR/left"; echo "$TMPDIR" >> "{tmp_path}/used"\n', 1))
-    monkeypatch.setattr(build, "_cxx_version", lambda: "another")
-    monkeypatch.setenv("CXX", str(compiler))
-    with pytest.raises(build.BuildError, match="error: out of luck"):
-        labkit.load("copy", backend="host")
-    assert (tmp_path / "used").read_text() and not list(temporary.iterdir())
-    assert os.environ["TMPDIR"] == str(temporary)
+    compiler.write_text(compiler.read_text().replace("\n", '\ntouch "$TMPDIR/left"\n', 1))
+    variables = {**os.environ, "TMPDIR": str(temporary), "CXX": str(compiler), "PYTHONPATH": str(labkit.REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", LEAVES], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(temporary.iterdir())
 
 
 # -- on a GPU -----------------------------------------------------------------------------------------------

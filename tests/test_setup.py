@@ -4,15 +4,17 @@ import errno
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labkit import __main__ as command_line
-from labkit import pip, setup
+from labkit import machine, pip, setup
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -139,6 +141,13 @@ def test_the_readers_own_environment_that_is_broken_is_left_for_them(stage):
     with pytest.raises(pip.SetupError, match="labkit did not make it. Move it away"):
         setup.ensure()
     assert (stage.venv / "own").exists()
+
+
+def test_on_a_disk_that_runs_no_programs_nothing_is_made(stage, monkeypatch):
+    monkeypatch.setattr(machine.os, "statvfs", lambda folder: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(pip.SetupError, match="is mounted noexec, .* Copy this repository to another disk, or .* --here"):
+        setup.ensure()
+    assert not stage.venv.exists() and not stage.steps
 
 
 @pytest.mark.parametrize("named, said", [(None, "none is there"), ("g++-99", "CXX names 'g\\+\\+-99'")])
@@ -355,6 +364,14 @@ def test_the_command_line_works_from_a_folder_with_spaces_and_accents(tmp_path):
     done = subprocess.run([sys.executable, "-m", "labkit", "clean"], cwd=copy, env=environment, capture_output=True,
                           text=True, encoding="utf-8")
     assert done.returncode == 0 and f"removed {copy / 'build'}" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_finds_labkit_whatever_python_is_told_of_this_folder():
+    python = f"{shlex.quote(sys.executable)} -S"  # which looks for packages nowhere else
+    done = subprocess.run(["make", f"PYTHON={python}", "clean", "ARGS=--help"], cwd=REPOSITORY, capture_output=True, text=True,
+                          env={"PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"})
+    assert done.returncode == 0 and "remove what builds have made" in done.stdout, done.stderr
 
 
 def test_what_is_missing_from_this_python_is_named(monkeypatch, capsys):
