@@ -65,8 +65,8 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
     Returns an Operator. Raises FileNotFoundError for an unknown name, TypeError for one that is no text or for flags that are
     no list, ValueError for an unknown version, a source not in UTF-8 or flags where nvcc does not compile, and BuildError, with
-    the compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the system
-    refuses the files; where a remedy is known it is the line after that.
+    the compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the
+    system refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
     versions = listed_versions(source_files.text(source))
