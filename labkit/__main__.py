@@ -16,6 +16,7 @@ if sys.version_info < (3, 10):  # before labkit's own imports, which older ones 
 from labkit import REPOSITORY, machine, setup  # noqa: E402
 
 CACHES = ("__pycache__", ".pytest_cache", ".hypothesis")
+FOR_WORKSHOPS = ("slides", "exercises", "assignments", "preflight", "dashboard")  # they need workshop/requirements.txt
 
 
 def main(arguments: list[str]) -> int:
@@ -99,6 +100,8 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
         if options.command == "book":
             return book()
         if options.command == "slides":
+            import sphinx_revealjs  # noqa: F401
+
             return slides()
         if options.command == "exercises":
             from labkit import starters
@@ -131,8 +134,10 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
 
             return baselines.compare(options.old, options.new, options.threshold, options.other_gpu, options.all)
         if options.command == "lab":
-            return _python("-m", "jupyterlab", f"--ServerApp.root_dir={REPOSITORY}",
-                           "--LabApp.default_url=/lab/tree/labs", *extra)
+            # In the place of this process, so that a signal to it reaches the server.
+            os.chdir(REPOSITORY)
+            os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={REPOSITORY}",
+                                      "--LabApp.default_url=/lab/tree/labs", *extra])
         # A GPU is not shared: what tests time on it must run alone.
         if machine.backend() == "cuda":
             return _python("-m", "pytest", "-q", *extra)
@@ -142,8 +147,9 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "labkit":
             raise
+        file = "workshop/requirements.txt" if options.command in FOR_WORKSHOPS else "requirements.txt"
         print(f"This Python ({sys.executable}) lacks {error.name}. Install what is needed with\n"
-              f"  {sys.executable} -m pip install -r requirements.txt", file=sys.stderr)
+              f"  {sys.executable} -m pip install -r {file}", file=sys.stderr)
         return 1
 
 
@@ -202,4 +208,6 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 if __name__ == "__main__":
+    for stream in sys.stdout, sys.stderr:
+        stream.reconfigure(errors="replace")  # of a terminal that has no × the rest can still be read
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,10 @@ _REMEDIES = {
     "unsupported GNU version": "install an older g++, and name it in CC and CXX, such as CC=g++-13 CXX=g++-13",
     "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18",
     "No space left on device": _SPACE, "Disk quota exceeded": _SPACE,
+    "Could not open output file": "name a folder that is yours in TMPDIR",
+    "Failed to preprocess host compiler properties": "mend the C++ compiler, which nvcc calls",
     "Permission denied": _OWN_FOLDER, "Read-only file system": _OWN_FOLDER, "No locks available": _OWN_FOLDER,
+    "[Errno 1] ": _OWN_FOLDER, "[Errno 20] ": _OWN_FOLDER, "[Errno 2] No such file or directory: '/": _OWN_FOLDER,
     "signal 9": _MEMORY, "Killed signal": _MEMORY, "\nKilled\n": _MEMORY, "out of memory": _MEMORY, "memory exhausted": _MEMORY,
     "Cannot allocate memory": _MEMORY,
     "Unsupported gpu architecture": "set CUDA_HOME to a CUDA toolkit that lists this GPU in `nvcc --list-gpu-arch`, and use "

@@ -25,9 +25,9 @@ KEPT = re.compile(r"(?:cuda|host|trace|parsed)-[0-9a-f]{12}|(?:tracer|binding-\w
 
 def build_root() -> Path:
     """build/ of the repository, or the folder that LABKIT_BUILD names: seen from the repository, where that is no whole path,
-    so that it stays the same when a program changes its folder, as labs do.
+    so that it stays the same when a program changes its folder, as labs do. A ~ that no shell has seen is the home as well.
     """
-    return REPOSITORY / (os.environ.get("LABKIT_BUILD") or "build")
+    return REPOSITORY / Path(os.environ.get("LABKIT_BUILD") or "build").expanduser()
 
 
 @contextlib.contextmanager

@@ -298,9 +298,17 @@ def _values(check: str, operator: Operator, asked: Exercise, traced: list[tuple[
             if not near.all():
                 index = tuple((~near).nonzero()[0].tolist())
                 return check, False, (f"{_title(launch)}: {name}[{', '.join(map(str, index))}] is "
-                                      f"{_told_apart(got[index].item(), want[index].item())}; {int((~near).sum()):,} of "
+                                      f"{_told_apart(got[index].item(), want[index].item())}"
+                                      f"{_where(operator, launch, inputs, got, index)}; {int((~near).sum()):,} of "
                                       f"{near.numel():,} are off")
     return check, True, f"{len(traced)} launches agree with float64"
+
+
+def _where(operator: Operator, launch: Launch, inputs: list[torch.Tensor], output: torch.Tensor, index: tuple[int, ...]) -> str:
+    """", where x is 2" of each input that has an element for each of the output."""
+    names = operator.reference.MODES[launch.mode][0]
+    found = [f"{name} is {t[index].item():.6g}" for name, t in zip(names, inputs) if t.shape == output.shape]
+    return f", where {' and '.join(found)}" if found else ""
 
 
 def _told_apart(got: float, wanted: float) -> str:

@@ -218,9 +218,10 @@ def assignments(course: Path) -> Finding:
     if course.stat().st_mode & 0o077:
         return Finding("assignments", "fail", f"{course}, with all answers, is open to others", f"chmod 700 {course}")
     for kind, advice in (("source", f"python3 -m labkit assignments {course}"),
-                         ("release", f"cd {course} && nbgrader generate_assignment {{lab}}")):
+                         ("release", f"cd {course} && for lab in {' '.join(labs)}; do nbgrader generate_assignment $lab && "
+                                     "nbgrader release_assignment $lab; done")):
         if absent := [lab for lab in labs if not (course / kind / lab / f"{lab}.ipynb").is_file()]:
-            return Finding("assignments", "fail", f"no {kind} of {', '.join(absent)}", advice.format(lab=absent[0]))
+            return Finding("assignments", "fail", f"no {kind} of {', '.join(absent)}", advice)
     return Finding("assignments", "ok", f"{len(labs)} of {settings(course).coursedir.course_id!r}: {', '.join(labs)}")
 
 

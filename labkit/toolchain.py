@@ -61,7 +61,8 @@ def _own_folder() -> Path:
 def tools_on_path() -> Iterator[None]:
     """Within, PATH begins with this Python's folder, where ninja is: a shell may not have activated the environment. Compilers
     speak English, in which their errors are looked for, and no more of them run at a time than memory allows. What one that is
-    interrupted leaves of its temporary files (nvcc does) goes at the end of this process.
+    interrupted leaves of its temporary files (nvcc does) goes at the end of this process. An empty CC or CXX is as good
+    as none.
 
     The variables are the process's: of several threads the first to enter sets them, and the last to leave sets them back.
     """
@@ -73,7 +74,8 @@ def tools_on_path() -> Iterator[None]:
                 temporary = _own_folder()
                 temporary.mkdir(exist_ok=True)  # systems remove what has lain in theirs for days
                 _before.enter_context(environment(TMPDIR=str(temporary)))
-            _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(jobs())))
+            unset = {name: usual for name, usual in (("CC", "cc"), ("CXX", "c++")) if os.environ.get(name) == ""}
+            _before.enter_context(environment(PATH=os.pathsep.join(folders), LANGUAGE="en", MAX_JOBS=str(jobs()), **unset))
         _within += 1
     try:
         yield

@@ -268,3 +268,17 @@ def test_a_library_that_lacks_a_symbol_is_told_with_the_symbol(kernels):
         binding.write("void nowhere();\nstatic int called = (nowhere(), 0);\n")
     with pytest.raises(build.BuildError, match=r"\Acopy: .*undefined symbol: \w*nowhere"):
         labkit.load("copy", version=1)
+
+
+@pytest.mark.parametrize("name", ["CC", "CXX"])
+def test_an_empty_compilers_variable_is_as_good_as_none(monkeypatch, name):
+    monkeypatch.setenv(name, "")
+    with toolchain.tools_on_path():
+        assert os.environ[name] in ("cc", "c++")
+    assert os.environ[name] == ""
+
+
+def test_a_home_that_no_shell_has_put_in_is_the_home_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LABKIT_BUILD", "~/builds")
+    assert build.build_root() == tmp_path / "builds"

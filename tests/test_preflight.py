@@ -47,7 +47,8 @@ def test_the_pre_flight_finds_a_course_and_what_is_missing_in_it(course, tmp_pat
     copied = tmp_path / "course"
     shutil.copytree(course, copied)
     shutil.rmtree(copied / "release")
-    assert preflight.assignments(copied).advice == f"cd {copied} && nbgrader generate_assignment {LAB}"
+    assert preflight.assignments(copied).advice == (
+        f"cd {copied} && for lab in {LAB}; do nbgrader generate_assignment $lab && nbgrader release_assignment $lab; done")
     copied.chmod(0o755)
     assert preflight.assignments(copied).advice == f"chmod 700 {copied}"
 

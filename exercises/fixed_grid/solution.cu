@@ -1,6 +1,6 @@
 // Hard swish: y = x clamp(x + 3, 0, 6) / 6.
 //
-//   v1  a grid-stride loop: four blocks, whatever the length of the array
+//   v1  four blocks, whatever the length of the array
 #include "copy.h"
 #include "launch.cuh"
 

@@ -1,6 +1,6 @@
 // The gradient of the pseudo-Huber loss y = sqrt(1 + x^2) - 1, for x of every size: grad_x = grad x / sqrt(1 + x^2).
 //
-//   v1  one element a thread; the smaller of 1 and |x| is squared, in proportion to the larger
+//   v1  one element a thread
 #include <math.h>
 
 #include "gelu.h"
