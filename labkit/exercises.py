@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from pathlib import Path
@@ -182,9 +183,12 @@ def solution(name: str) -> None:
 
 def _said(path: Path) -> dict[str, Any]:
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        said = _parsed(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ExerciseError(f"exercises/{path.parent.name}/exercise.yml is not valid YAML: {error}") from error
     if not isinstance(said, dict):
         raise ExerciseError(f"exercises/{path.parent.name}/exercise.yml has to hold a mapping, not {said!r}")
     return said
+
+
+_parsed = functools.lru_cache(None)(yaml.safe_load)  # an exercise is read for each of its calls
