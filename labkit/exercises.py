@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import json
 import os
@@ -113,8 +114,9 @@ def read(name: str) -> Exercise:
     """The exercise of this name. LookupError where there is none, ExerciseError where its file cannot be read."""
     path = FOLDER / str(name) / "exercise.yml"
     if not path.is_file():
-        known = ", ".join(sorted(each.parent.name for each in FOLDER.glob("*/exercise.yml")))
-        raise LookupError(f"there is no exercise {name!r}; there are {known}")
+        known = sorted(each.parent.name for each in FOLDER.glob("*/exercise.yml"))
+        near = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(str(name), known, 1))
+        raise LookupError(f"there is no exercise {name!r}{near or '; there are ' + ', '.join(known)}")
     said = _said(path)
     where = f"exercises/{name}/exercise.yml"
     needed = {"lab", "title", "task", "operator", "sizes", "hints", "ideas", "wrong"}

@@ -189,6 +189,8 @@ def test_what_no_exercise_is_called_is_refused_with_those_that_there_are():
     for call in (labkit.exercise, labkit.hint, labkit.solution, labkit.grade):
         with pytest.raises(LookupError, match="there is no exercise 'nothing'; there are .*barrier"):
             call("nothing")
+        with pytest.raises(LookupError, match="^there is no exercise 'bariers'; did you mean 'barrier'[?]$"):
+            call("bariers")
 
 
 def test_numbers_of_an_exercise_stand_first_in_its_inputs_and_an_infinity_that_is_wanted_is_right(monkeypatch, tmp_path):
