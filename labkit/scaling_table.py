@@ -119,7 +119,8 @@ def waiting_rows(reports: dict[int, list[dict] | None]) -> list[dict]:
 def sum_rows(reports: dict[int, list[dict] | None]) -> list[dict]:
     """How long the gradients' all-reduce takes alone, a row for each number of GPUs from 2: medians over all starts.
 
-    Of N GPUs each has to send 2 (N - 1) / N times the bytes, whatever the order they go round in.
+    By rings and trees each of N GPUs sends 2 (N - 1) / N times the bytes. Where NVLink's switch adds up (NVLS) it sends less,
+    and the rate is then that of rings as fast.
     """
     rows = []
     for count, found in reports.items():
