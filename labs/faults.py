@@ -11,16 +11,16 @@ _FORWARD = """static Tensor forward(Tensor x, int64_t version) {
     torch_op::check_device("copy", x, "x");
     const Tensor dense = torch_op::dense(x);
     const Tensor y = torch::stable::empty_like(dense);
-    forward_out(dense, y, version);
+    launch_into(y, dense, version);
     return y;
 }"""
-# The same without the checks of forward_out, which would refuse what these faults do.
+# The same without the checks and copies, which would refuse or repair what these faults do.
 _BARE = """static Tensor forward(Tensor x, int64_t version) {{
     const void* in = {source}.data_ptr();
     const Tensor y = torch::stable::empty_like(x);
     const Launch launch(x);
     const Element element = torch_op::element_of("copy", x, "x");
-    launch.check("copy", copy_forward(element, version, in, y.data_ptr(), x.numel(), launch.stream()));
+    launch.check("copy", version, copy_forward(element, version, in, y.data_ptr(), x.numel(), launch.stream()));
     return y;
 }}"""
 

@@ -7,14 +7,20 @@
 using torch::stable::Tensor;
 using torch_op::Launch;
 
+// x: dense, on a device that this build reaches. y: of its layout.
+static void launch_into(const Tensor& y, const Tensor& x, int64_t version) {
+    const Element element = torch_op::element_of("copy", x, "x");
+    const Launch launch(x);
+    launch.check("copy", version, copy_forward(element, version, x.data_ptr(), y.data_ptr(), x.numel(), launch.stream()));
+}
+
 // Into an output that the caller made.
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     torch_op::check_device("copy", x, "x");
-    const Element element = torch_op::element_of("copy", x, "x");
     torch_op::check_layout("copy", y, "y", x, "x");
     torch_op::check_overlap("copy", y, "y", x, "x");
-    const Launch launch(x);
-    launch.check("copy", copy_forward(element, version, x.data_ptr(), y.data_ptr(), x.numel(), launch.stream()));
+    torch_op::mark_dirty("copy", y, "y");
+    launch_into(y, x, version);
 }
 
 // Into a new output, from an input of any layout; the result has the layout of torch.empty_like(x).
@@ -22,7 +28,7 @@ static Tensor forward(Tensor x, int64_t version) {
     torch_op::check_device("copy", x, "x");
     const Tensor dense = torch_op::dense(x);
     const Tensor y = torch::stable::empty_like(dense);
-    forward_out(dense, y, version);
+    launch_into(y, dense, version);
     return y;
 }
 

@@ -24,13 +24,15 @@ static int64_t half_of(const Tensor& x) { return (x.size(1) + 1) / 2; }
 
 static void launch_into(const Tensor& y, const Tensor& x, Element element, int64_t version) {
     const Launch launch(x);
-    launch.check("fold", fold_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1), launch.stream()));
+    launch.check("fold", version,
+                 fold_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1), launch.stream()));
 }
 
 // Into an output that the caller made.
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     const Element element = check_input(x);
     torch_op::check_result("fold", y, "y", x, "x", {x.size(0), half_of(x)});
+    torch_op::mark_dirty("fold", y, "y");
     launch_into(y, x, element, version);
 }
 

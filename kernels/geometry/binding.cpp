@@ -27,15 +27,22 @@ static void check_grid(const Tensor& x, int64_t version, int64_t threads) {
     }
 }
 
+// x: dense, and checked. y: of its layout.
+static void launch_into(const Tensor& y, const Tensor& x, int64_t version, int64_t threads) {
+    const Element element = torch_op::element_of("geometry", x, "x");
+    const Launch launch(x);
+    launch.check("geometry", version,
+                 geometry_forward(element, version, static_cast<unsigned>(threads), x.data_ptr(), y.data_ptr(), x.numel(),
+                                  launch.stream()));
+}
+
 // Into an output that the caller made.
 static void sweep_out(Tensor x, Tensor y, int64_t version, int64_t threads) {
     check_grid(x, version, threads);
-    const Element element = torch_op::element_of("geometry", x, "x");
     torch_op::check_layout("geometry", y, "y", x, "x");
     torch_op::check_overlap("geometry", y, "y", x, "x");
-    const Launch launch(x);
-    launch.check("geometry", geometry_forward(element, version, static_cast<unsigned>(threads), x.data_ptr(), y.data_ptr(),
-                                              x.numel(), launch.stream()));
+    torch_op::mark_dirty("geometry", y, "y");
+    launch_into(y, x, version, threads);
 }
 
 // Into a new output, from an input of any layout; the result has the layout of torch.empty_like(x).
@@ -43,7 +50,7 @@ static Tensor sweep(Tensor x, int64_t version, int64_t threads) {
     check_grid(x, version, threads);
     const Tensor dense = torch_op::dense(x);
     const Tensor y = torch::stable::empty_like(dense);
-    sweep_out(dense, y, version, threads);
+    launch_into(y, dense, version, threads);
     return y;
 }
 
@@ -61,9 +68,9 @@ static std::tuple<int64_t, int64_t, int64_t> occupancy(Tensor x, int64_t version
     const Element element = torch_op::element_of("geometry", x, "x");
     const Launch on_device_of(x);
     Occupancy found{};
-    if (const char* error = geometry_occupancy(element, version, static_cast<unsigned>(threads), found)) {
-        torch_op::fail({"geometry: CUDA gave no occupancy: ", error});
-    }
+    const char* error = geometry_occupancy(element, version, static_cast<unsigned>(threads), found);
+    torch_op::check_version("geometry", version, error);
+    if (error) torch_op::fail({"geometry: CUDA gave no occupancy: ", error});
     return {found.blocks, found.registers, found.shared_bytes};
 }
 

@@ -14,7 +14,10 @@
 #define BUILD_VERSION 0
 #endif
 constexpr bool builds(int64_t version) { return BUILD_VERSION == 0 || BUILD_VERSION == version; }
-constexpr const char* NO_SUCH_VERSION = "this build has no such version";
+#define TEXT_OF_VALUE(value) #value
+#define TEXT_OF(macro) TEXT_OF_VALUE(macro)
+constexpr const char* NO_SUCH_VERSION = BUILD_VERSION ? "no such version: this build holds " TEXT_OF(BUILD_VERSION) " alone"
+                                                      : "no such version: the comment at the top of the .cu file lists them";
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -50,10 +50,14 @@ inline const char* dtype_of(const Tensor& t) {
     const std::pair<int32_t, const char*> names[] = {
         {aoti_torch_dtype_float16(), "float16"},     {aoti_torch_dtype_bfloat16(), "bfloat16"},
         {aoti_torch_dtype_float32(), "float32"},     {aoti_torch_dtype_float64(), "float64"},
-        {aoti_torch_dtype_bool(), "bool"},           {aoti_torch_dtype_uint8(), "uint8"},
-        {aoti_torch_dtype_int8(), "int8"},           {aoti_torch_dtype_int16(), "int16"},
-        {aoti_torch_dtype_int32(), "int32"},         {aoti_torch_dtype_int64(), "int64"},
-        {aoti_torch_dtype_complex64(), "complex64"}, {aoti_torch_dtype_complex128(), "complex128"}};
+        {aoti_torch_dtype_bool(), "bool"},           {aoti_torch_dtype_int8(), "int8"},
+        {aoti_torch_dtype_int16(), "int16"},         {aoti_torch_dtype_int32(), "int32"},
+        {aoti_torch_dtype_int64(), "int64"},         {aoti_torch_dtype_uint8(), "uint8"},
+        {aoti_torch_dtype_uint16(), "uint16"},       {aoti_torch_dtype_uint32(), "uint32"},
+        {aoti_torch_dtype_uint64(), "uint64"},       {aoti_torch_dtype_complex32(), "complex32"},
+        {aoti_torch_dtype_complex64(), "complex64"}, {aoti_torch_dtype_complex128(), "complex128"},
+        {aoti_torch_dtype_float8_e5m2(), "float8_e5m2"},         {aoti_torch_dtype_float8_e4m3fn(), "float8_e4m3fn"},
+        {aoti_torch_dtype_float8_e5m2fnuz(), "float8_e5m2fnuz"}, {aoti_torch_dtype_float8_e4m3fnuz(), "float8_e4m3fnuz"}};
     for (const auto& [number, name] : names) {
         if (number == dtype_number(t)) return name;
     }
@@ -222,6 +226,30 @@ inline void check_result(const std::string& op, const Tensor& y, const char* nam
     }
 }
 
+// Tells autograd that `out`, which the caller made, is about to be overwritten: a graph that has saved it must notice, and its
+// own history ends here. torch knows that of its own in-place operators alone, so this calls one: a copy from a second tensor
+// on the very memory of `out`, without its history. torch sees that both are one and copies nothing.
+inline void mark_dirty(const char* op, const Tensor& out, const char* name) {
+    int64_t *sizes = nullptr, *strides = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(out.get(), &sizes));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(out.get(), &strides));
+    AtenTensorHandle detached = nullptr;
+    TORCH_ERROR_CODE_CHECK(
+        aoti_torch__reinterpret_tensor(out.get(), out.dim(), sizes, strides, /*storage_offset=*/0, &detached));
+    const Tensor owner(detached);
+    if (aoti_torch_copy_(out.get(), detached, /*non_blocking=*/false) != AOTI_TORCH_SUCCESS) {
+        fail({op, ": `", name, "` must not be overwritten: it is a leaf that requires a gradient, or was made in inference ",
+              "mode. Pass a new tensor, made with torch.empty_like(", name, ")."});
+    }
+}
+
+// What a launcher returned is not that the build holds no such version.
+inline void check_version(const char* op, int64_t version, const char* error) {
+    if (error && std::string_view(error).starts_with("no such version")) {
+        fail({op, ": `version` is ", std::to_string(version), "; there is ", error, "."});
+    }
+}
+
 // Makes the tensor's device the current one for as long as it lives, and holds torch's current stream there.
 class __attribute__((visibility("hidden"))) Launch {
 public:
@@ -241,6 +269,10 @@ public:
         fail({op, ": the launch failed: ", error,
               other_gpu ? ". The library holds no code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST)."
                         : ""});
+    }
+    static void check(const char* op, int64_t version, const char* error) {
+        check_version(op, version, error);
+        check(op, error);
     }
 
 private:

@@ -18,14 +18,15 @@ static Element check_input(const Tensor& x) {
 
 static void launch_into(const Tensor& y, const Tensor& x, Element element, int64_t version) {
     const Launch launch(x);
-    launch.check("row_sum", row_sum_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1),
-                                            launch.stream()));
+    launch.check("row_sum", version,
+                 row_sum_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1), launch.stream()));
 }
 
 // Into an output that the caller made.
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     const Element element = check_input(x);
     torch_op::check_result("row_sum", y, "y", x, "x", {x.size(0)});
+    torch_op::mark_dirty("row_sum", y, "y");
     launch_into(y, x, element, version);
 }
 

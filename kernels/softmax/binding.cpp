@@ -25,14 +25,15 @@ static Element check_backward(const Tensor& grad, const Tensor& y) {
 
 static void launch_forward(const Tensor& y, const Tensor& x, Element element, int64_t version) {
     const Launch launch(x);
-    launch.check("softmax", softmax_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1),
-                                            launch.stream()));
+    launch.check("softmax", version,
+                 softmax_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1), launch.stream()));
 }
 
 static void launch_backward(const Tensor& grad_x, const Tensor& grad, const Tensor& y, Element element, int64_t version) {
     const Launch launch(y);
-    launch.check("softmax backward", softmax_backward(element, version, grad.data_ptr(), y.data_ptr(), grad_x.data_ptr(),
-                                                      y.size(0), y.size(1), launch.stream()));
+    launch.check("softmax backward", version,
+                 softmax_backward(element, version, grad.data_ptr(), y.data_ptr(), grad_x.data_ptr(), y.size(0), y.size(1),
+                                  launch.stream()));
 }
 
 // ---- into outputs that the caller made ----
@@ -40,6 +41,7 @@ static void launch_backward(const Tensor& grad_x, const Tensor& grad, const Tens
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     const Element element = check_input("softmax", x, "x");
     torch_op::check_result("softmax", y, "y", x, "x", {x.size(0), x.size(1)});
+    torch_op::mark_dirty("softmax", y, "y");
     launch_forward(y, x, element, version);
 }
 
@@ -47,6 +49,7 @@ static void backward_out(Tensor grad, Tensor y, Tensor grad_x, int64_t version) 
     const Element element = check_backward(grad, y);
     torch_op::check_result("softmax backward", grad_x, "grad_x", y, "y", {y.size(0), y.size(1)});
     torch_op::check_overlap("softmax backward", grad_x, "grad_x", grad, "grad", /*other_is_output=*/true);
+    torch_op::mark_dirty("softmax backward", grad_x, "grad_x");
     launch_backward(grad_x, grad, y, element, version);
 }
 

@@ -24,8 +24,9 @@ static Element check_input(const Tensor& x) {
 static void launch_into(const Tensor& sums, const Tensor& total, const Tensor& x, Element element, int64_t version) {
     const Tensor tickets = torch::stable::new_zeros(x, {1}, ScalarType::Int);  // of its own: launches may overlap
     const Launch launch(x);
-    launch.check("total", total_forward(element, version, x.data_ptr(), sums.data_ptr(), total.data_ptr(),
-                                        tickets.data_ptr(), x.size(0), x.size(1), launch.stream()));
+    launch.check("total", version,
+                 total_forward(element, version, x.data_ptr(), sums.data_ptr(), total.data_ptr(), tickets.data_ptr(), x.size(0),
+                               x.size(1), launch.stream()));
 }
 
 // Into outputs that the caller made.
@@ -34,6 +35,8 @@ static void forward_out(Tensor x, Tensor sums, Tensor total, int64_t version) {
     torch_op::check_result("total", sums, "sums", x, "x", {x.size(0)});
     torch_op::check_result("total", total, "total", x, "x", {1});
     torch_op::check_overlap("total", total, "total", sums, "sums", /*other_is_output=*/true);
+    torch_op::mark_dirty("total", sums, "sums");
+    torch_op::mark_dirty("total", total, "total");
     launch_into(sums, total, x, element, version);
 }
 

@@ -9,14 +9,15 @@ using torch_op::Launch;
 
 static void launch_into(const Tensor& y, const Tensor& x, Element element, int64_t version) {
     const Launch launch(x);
-    launch.check("transpose", transpose_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1),
-                                                launch.stream()));
+    launch.check("transpose", version,
+                 transpose_forward(element, version, x.data_ptr(), y.data_ptr(), x.size(0), x.size(1), launch.stream()));
 }
 
 // Into an output that the caller made.
 static void forward_out(Tensor x, Tensor y, int64_t version) {
     const Element element = torch_op::check_matrix("transpose", x, "x");
     torch_op::check_result("transpose", y, "y", x, "x", {x.size(1), x.size(0)});
+    torch_op::mark_dirty("transpose", y, "y");
     launch_into(y, x, element, version);
 }
 
