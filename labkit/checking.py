@@ -50,7 +50,8 @@ def check(operator: Operator, versions: Iterable[int] | None = None, modes: Iter
     that the check made between two guards, and through the form that returns new tensors. Then come, version by
     version, large inputs and NaN, calls one after another, other orders of threads (on a GPU: repetition), a stream that is
     not the default one; and with float64 the gradients, against finite differences (torch.autograd.gradcheck and
-    gradgradcheck). Last, once, what the operator tells PyTorch of itself (torch.library.opcheck).
+    gradgradcheck). Last, once, what the operator tells PyTorch of itself (torch.library.opcheck), and autograd of the outputs
+    that it overwrites.
 
     Returns {version: {mode: Worst}}. Raises CheckFailed, whose `check` is the name; TypeError and ValueError for arguments that
     cannot be, and ValueError for a reference module that lacks something.

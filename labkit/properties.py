@@ -83,7 +83,9 @@ def check(operator: Operator, version: int, modes: list[str], dtypes: list[torch
 
 
 def check_registration(operator: Operator, version: int, modes: list[str], dtypes: list[torch.dtype], verdict: Verdict) -> None:
-    """Holds what an operator says of itself (schema, shapes, autograd) against what it does, by torch.library.opcheck."""
+    """Holds what an operator says of itself (schema, shapes, autograd) against what it does, by torch.library.opcheck, and
+    by the versions that autograd counts of the tensors that it writes.
+    """
     reference = operator.reference
     turned = any(case.get("layout") == "transposed" for case in reference.CASES)
     for mode in modes:
@@ -103,6 +105,20 @@ def check_registration(operator: Operator, version: int, modes: list[str], dtype
                     said = next(line for line in f"{error}".splitlines() if line.strip())
                     verdict.fault("registration", f"{operator.name} {name}, {'transposed' if transposed else 'contiguous'}: "
                                                   f"{said}")
+            _says_what_it_overwrites(operator, version, mode, into[:-1], verdict)
+
+
+def _says_what_it_overwrites(operator: Operator, version: int, mode: str, tensors: tuple, verdict: Verdict) -> None:
+    names, out_names, _ = operator.reference.MODES[mode]
+    before = [t._version for t in tensors]
+    called(getattr(operator.ops, f"{mode}_out"), *tensors, version)
+    for name, t, old in zip((*names, *out_names), tensors, before, strict=True):
+        if name in out_names and t._version == old:
+            verdict.fault("registration", f"{operator.name} {mode}_out does not tell autograd that it overwrites `{name}`: a "
+                                          "graph that has saved it would go on with other numbers. Call mark_dirty, of "
+                                          "kernels/include/torch_op.h, before the launch")
+        if name in names and t._version != old:
+            verdict.fault("registration", f"{operator.name} {mode}_out tells autograd that it overwrites `{name}`, an input")
 
 
 def _usual_dtype(dtypes: list[torch.dtype]) -> torch.dtype:

@@ -19,7 +19,7 @@ CHECKS = {
     "order": "other orders of threads, and repetitions, give the same bits",
     "stream": "it runs on torch's current stream, in turn with what is there",
     "gradient": "autograd's gradients agree with finite differences",
-    "registration": "what it tells PyTorch of itself is true (torch.library.opcheck)",
+    "registration": "what it tells PyTorch of itself is true (torch.library.opcheck, and what autograd is told)",
 }
 
 

@@ -85,6 +85,8 @@ SHIPPED = {
         y = torch::stable::empty_like(dense);
     }
 """, "again", file="copy/binding.cpp"),
+    "tells autograd of no overwriting": Shipped(
+        "copy", 1, '    torch_op::mark_dirty("copy", y, "y");\n', "", "registration", file="copy/binding.cpp"),
     # Python
     "remembers results by address": Shipped(
         "copy", 1, "        return forward(x, version)\n", """        if x.requires_grad:

@@ -26,7 +26,7 @@ MUTANTS = {
     "squares in half precision": (4, "gelu/gelu.cu", "const F u = x * x;",
                                   "const F u = F(__half2float(__float2half_rn(float(x * x))));", "forward", "values"),
     "ignores the gradient's layout": (4, "include/torch_op.h", "if (is_dense(t) && same_order(t, like)) return t;",
-                                      "if (t.numel() >= 0) return t;", "backward", "launch"),
+                                      "if (t.numel() >= 0) return t;", "backward", "values"),
 }
 
 

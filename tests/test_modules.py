@@ -1,5 +1,4 @@
-"""Modules that hold an operator: copied, saved, compiled, differentiated twice, under autocast and torch.func; what is no
-tensor, or elsewhere.
+"""Modules that hold an operator: copied, saved, compiled, differentiated twice, under autocast and torch.func.
 
 On a GPU also: graphs, streams, a second device.
 """
@@ -18,8 +17,7 @@ import torch
 from fuzzing import MATRICES, NAMES
 
 import labkit
-from labkit import operator, references
-from labkit.cases import draw_inputs, unwritten
+from labkit import operator
 
 
 class Holder(torch.nn.Module):
@@ -192,47 +190,6 @@ def test_forward_mode_and_functional_gradients_are_refused_and_vmap_is_right(op)
     several = drawn(op, 3, 4, 5)
     got = torch.func.vmap(lambda x: first(called(op, x)))(several)  # torch calls the operator once for each
     torch.testing.assert_close(got, torch.stack([exact(op, x) for x in several]), rtol=1e-12, atol=1e-12)
-
-
-# -- tensors that are none, of strange types, elsewhere -----------------------------------------------------
-
-def operators_of(op):
-    """Each mode's operators, into new and into given outputs; the tensors that each takes, by name; the numbers after them."""
-    for mode, (names, out_names, _) in op.reference.MODES.items():
-        inputs = draw_inputs(op.reference, mode, torch.float32, op.device, op.reference.CASES[0], 0)
-        models = references.models(op.reference, mode, inputs,
-                                   [t.shape for t in references.exact_outputs(op.reference, mode, inputs)])
-        outputs = [unwritten(t.numel(), t.dtype, t.device).view(t.shape) for t in models]
-        yield getattr(op.ops, mode), dict(zip(names, inputs)), (op.latest,)
-        yield getattr(op.ops, f"{mode}_out"), dict(zip((*names, *out_names), (*inputs, *outputs))), (op.latest,)
-    if op.name == "geometry":
-        x = torch.ones(8, device=op.device)
-        yield op.ops.sweep, {"x": x}, (op.latest, 64)
-        yield op.ops.sweep_out, {"x": x, "y": torch.empty_like(x)}, (op.latest, 64)
-        yield op.ops.occupancy, {"x": x}, (op.latest, 64)
-
-
-def test_in_the_place_of_any_tensor_none_and_types_that_torch_cannot_name_are_refused_by_name(op):
-    for function, tensors, numbers in operators_of(op):
-        for name, t in tensors.items():
-            with pytest.raises(RuntimeError, match=f"\\A{op.name}.*: `{name}` is None. Pass a tensor."):
-                function(*(tensors | {name: None}).values(), *numbers)
-            for dtype in (torch.bits8, torch.bits1x8, torch.uint4):
-                strange = torch.empty(*t.shape, 2, dtype=dtype, device=t.device)[..., 0]  # with gaps: nothing is copied before
-                with pytest.raises(RuntimeError, match=f"\\A{op.name}.*: `{name}` is another type; {op.name}.* takes float16"):
-                    function(*(tensors | {name: strange}).values(), *numbers)
-
-
-def test_tensors_of_which_one_is_on_meta_are_refused_and_all_of_them_there_give_shapes(op):
-    for function, tensors, numbers in operators_of(op):
-        if function.__name__ == "occupancy":
-            continue  # it asks the GPU, and has no shapes
-        for name in tensors if len(tensors) > 1 else ():
-            for places in ({name}, {*tensors} - {name}):
-                with pytest.raises(RuntimeError, match=f"{op.name}.* on .*meta.*Move (one to|them to one)"):
-                    function(*(t.to("meta") if at in places else t for at, t in tensors.items()), *numbers)
-        returned = function(*(t.to("meta") for t in tensors.values()), *numbers)
-        assert all(t.is_meta for t in ([returned] if torch.is_tensor(returned) else returned or ()))
 
 
 # -- on a GPU -----------------------------------------------------------------------------------------------
