@@ -303,7 +303,7 @@ MUTANTS = {
     "one vector too few": ("copy", 5, "copy.cu", "if (i < vectors)", "if (i + 1 < vectors)", WRONG),
     "too few blocks of vectors": ("copy", 5, "copy.cu", "divide_up(divide_up(n, Vec<T>::SIZE), THREADS)",
                                   "n / Vec<T>::SIZE / THREADS + (n < 10000)", WRONG),
-    "ignores strides": ("copy", 1, "binding.cpp", "torch_op::dense(x)", "x", "must be dense"),
+    "ignores strides": ("copy", 1, "binding.cpp", "torch_op::dense(x)", "x", WRONG),
     "skips the last partial tile across": ("transpose", 3, "../include/tiles.cuh", "divide_up(cols, tile_cols)",
                                            "(cols > tile_cols ? cols / tile_cols : 1)", WRONG),
     "skips the last partial tile down": ("transpose", 1, "../include/tiles.cuh", "divide_up(rows, tile_rows)",
