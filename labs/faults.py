@@ -68,8 +68,8 @@ SHIPPED = {
     "names no stream": Shipped(
         "copy", 5, "<<<blocks, THREADS, 0, stream>>>", "<<<blocks, THREADS>>>", "stream"),
     "frees its input's copy too early": Shipped(  # the copy of `dense` is gone before y is made
-        "gelu", 1, _FORWARD.replace("copy", "gelu"), _BARE.format(source="torch_op::dense(x)").replace("copy", "gelu"),
-        "values", file="gelu/binding.cpp"),
+        "gelu", 1, _FORWARD.replace("copy", "gelu").replace("launch_into", "launch_forward"),
+        _BARE.format(source="torch_op::dense(x)").replace("copy", "gelu"), "values", file="gelu/binding.cpp"),
     "ignores strides": Shipped(
         "copy", 1, _FORWARD, _BARE.format(source="x"), "values", file="copy/binding.cpp"),
     "returns rows for columns": Shipped(

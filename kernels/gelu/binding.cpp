@@ -7,15 +7,15 @@
 using torch::stable::Tensor;
 using torch_op::Launch;
 
-// ---- launches, of dense tensors that have been checked, all of the first one's layout ----
+// ---- launches: tensors that have been checked, all dense and of one layout ----
 
-static void launch_forward(const Tensor& x, const Tensor& y, int64_t version) {
+static void launch_forward(const Tensor& y, const Tensor& x, int64_t version) {
     const Element element = torch_op::element_of("gelu", x, "x");
     const Launch launch(x);
     launch.check("gelu", version, gelu_forward(element, version, x.data_ptr(), y.data_ptr(), x.numel(), launch.stream()));
 }
 
-static void launch_forward_derivative(const Tensor& x, const Tensor& y, const Tensor& derivative, int64_t version) {
+static void launch_forward_derivative(const Tensor& y, const Tensor& derivative, const Tensor& x, int64_t version) {
     const Element element = torch_op::element_of("gelu", x, "x");
     const Launch launch(x);
     launch.check("gelu", version,
@@ -23,14 +23,14 @@ static void launch_forward_derivative(const Tensor& x, const Tensor& y, const Te
                                          launch.stream()));
 }
 
-static void launch_backward(const Tensor& x, const Tensor& grad, const Tensor& grad_x, int64_t version) {
+static void launch_backward(const Tensor& grad_x, const Tensor& grad, const Tensor& x, int64_t version) {
     const Element element = torch_op::element_of("gelu backward", x, "x");
     const Launch launch(x);
     launch.check("gelu backward", version,
                  gelu_backward(element, version, grad.data_ptr(), x.data_ptr(), grad_x.data_ptr(), x.numel(), launch.stream()));
 }
 
-static void launch_backward_saved(const Tensor& derivative, const Tensor& grad, const Tensor& grad_x, int64_t version) {
+static void launch_backward_saved(const Tensor& grad_x, const Tensor& grad, const Tensor& derivative, int64_t version) {
     const Element element = torch_op::element_of("gelu backward", derivative, "derivative");
     const Launch launch(derivative);
     launch.check("gelu backward", version,
@@ -45,7 +45,7 @@ static void forward_out(Tensor x, Tensor y, int64_t version) {
     torch_op::check_layout("gelu", y, "y", x, "x");
     torch_op::check_overlap("gelu", y, "y", x, "x");
     torch_op::mark_dirty("gelu", y, "y");
-    launch_forward(x, y, version);
+    launch_forward(y, x, version);
 }
 
 static void forward_derivative_out(Tensor x, Tensor y, Tensor derivative, int64_t version) {
@@ -57,7 +57,7 @@ static void forward_derivative_out(Tensor x, Tensor y, Tensor derivative, int64_
     torch_op::check_overlap("gelu", derivative, "derivative", y, "y", /*other_is_output=*/true);
     torch_op::mark_dirty("gelu", y, "y");
     torch_op::mark_dirty("gelu", derivative, "derivative");
-    launch_forward_derivative(x, y, derivative, version);
+    launch_forward_derivative(y, derivative, x, version);
 }
 
 static void backward_out(Tensor grad, Tensor x, Tensor grad_x, int64_t version) {
@@ -67,7 +67,7 @@ static void backward_out(Tensor grad, Tensor x, Tensor grad_x, int64_t version) 
     torch_op::check_overlap("gelu backward", grad_x, "grad_x", x, "x");
     torch_op::check_overlap("gelu backward", grad_x, "grad_x", grad, "grad");
     torch_op::mark_dirty("gelu backward", grad_x, "grad_x");
-    launch_backward(x, grad, grad_x, version);
+    launch_backward(grad_x, grad, x, version);
 }
 
 static void backward_saved_out(Tensor grad, Tensor derivative, Tensor grad_x, int64_t version) {
@@ -77,7 +77,7 @@ static void backward_saved_out(Tensor grad, Tensor derivative, Tensor grad_x, in
     torch_op::check_overlap("gelu backward", grad_x, "grad_x", derivative, "derivative");
     torch_op::check_overlap("gelu backward", grad_x, "grad_x", grad, "grad");
     torch_op::mark_dirty("gelu backward", grad_x, "grad_x");
-    launch_backward_saved(derivative, grad, grad_x, version);
+    launch_backward_saved(grad_x, grad, derivative, version);
 }
 
 // ---- into new outputs, from inputs of any layout; the result has the layout of torch.empty_like(x) ----
@@ -86,7 +86,7 @@ static Tensor forward(Tensor x, int64_t version) {
     torch_op::check_device("gelu", x, "x");
     const Tensor dense = torch_op::dense(x);
     const Tensor y = torch::stable::empty_like(dense);
-    launch_forward(dense, y, version);
+    launch_forward(y, dense, version);
     return y;
 }
 
@@ -95,7 +95,7 @@ static std::tuple<Tensor, Tensor> forward_derivative(Tensor x, int64_t version) 
     const Tensor dense = torch_op::dense(x);
     const Tensor y = torch::stable::empty_like(dense);
     const Tensor derivative = torch::stable::empty_like(dense);
-    launch_forward_derivative(dense, y, derivative, version);
+    launch_forward_derivative(y, derivative, dense, version);
     return {y, derivative};
 }
 
@@ -104,7 +104,7 @@ static Tensor backward(Tensor grad, Tensor x, int64_t version) {
     torch_op::check_matches("gelu backward", grad, "grad", x, "x");
     const Tensor dense = torch_op::dense(x);
     const Tensor grad_x = torch::stable::empty_like(dense);
-    launch_backward(dense, torch_op::in_order_of(dense, grad), grad_x, version);
+    launch_backward(grad_x, torch_op::in_order_of(dense, grad), dense, version);
     return grad_x;
 }
 
@@ -113,7 +113,7 @@ static Tensor backward_saved(Tensor grad, Tensor derivative, int64_t version) {
     torch_op::check_matches("gelu backward", grad, "grad", derivative, "derivative");
     const Tensor dense = torch_op::dense(derivative);
     const Tensor grad_x = torch::stable::empty_like(dense);
-    launch_backward_saved(dense, torch_op::in_order_of(dense, grad), grad_x, version);
+    launch_backward_saved(grad_x, torch_op::in_order_of(dense, grad), dense, version);
     return grad_x;
 }
 
