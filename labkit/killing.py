@@ -146,9 +146,11 @@ def judged(fault: Shipped, backend: str, seeds: range = range(1)) -> dict:
 
 def _asked(question: Callable, fault: Shipped, backend: str, *more: Any) -> Any:
     """What a function of the operator answers in a process of its own, or in words how that ended without an answer."""
-    # A process that is forked from one that has all imported is ready at once; but CUDA does not survive a fork.
-    context = multiprocessing.get_context("spawn" if backend == "cuda" else "forkserver")
-    if backend != "cuda":
+    # A process that is forked from one that has all imported is ready at once. But where torch sees a GPU the imports ask for
+    # it, and after that no fork may use CUDA, as torch.library.opcheck does on the host backend too.
+    forked = not torch.cuda.is_available()
+    context = multiprocessing.get_context("forkserver" if forked else "spawn")
+    if forked:
         context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, question, fault, backend, *more))
