@@ -16,7 +16,7 @@ if sys.version_info < (3, 10):  # before labkit's own imports, which older ones 
 from labkit import REPOSITORY, machine, setup  # noqa: E402
 
 CACHES = ("__pycache__", ".pytest_cache", ".hypothesis")
-FOR_WORKSHOPS = ("slides", "exercises", "assignments", "preflight", "dashboard")  # they need workshop/requirements.txt
+FOR_WORKSHOPS = ("slides", "exercises", "assignments", "preflight", "dashboard")  # need workshop/requirements.txt too
 
 
 def main(arguments: list[str]) -> int:
@@ -147,7 +147,7 @@ def _run(options: argparse.Namespace, extra: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "labkit":
             raise
-        file = "workshop/requirements.txt" if options.command in FOR_WORKSHOPS else "requirements.txt"
+        file = "requirements.txt" + " -r workshop/requirements.txt" * (options.command in FOR_WORKSHOPS)
         print(f"This Python ({sys.executable}) lacks {error.name}. Install what is needed with\n"
               f"  {sys.executable} -m pip install -r {file}", file=sys.stderr)
         return 1
@@ -200,6 +200,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     compare.add_argument("--all", action="store_true", help="list the rows that are within the spread as well")
     command("doctor", "say what this machine has, what is wrong, and what to do about it")
     command("clean", "remove what builds have made").add_argument("--all", action="store_true", help="also .venv")
+    if not arguments:
+        parser.print_help(sys.stderr)
+        sys.exit(2)
     options, extra = parser.parse_known_args(arguments)
     if extra and options.command not in ("lab", "test"):
         parser.error(f"{options.command} does not take {' '.join(extra)}")

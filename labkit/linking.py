@@ -96,7 +96,8 @@ def _outcome(command: str, folder: Path) -> str:
         target = f"-arch={machine.arch() or ARCH}"
         worked, said = _run(folder, str(machine.find_nvcc()), target, "-Xcompiler=-fPIC", *words)
     else:
-        places = [f"-L{machine.cuda_home() / part}" for part in ("lib64", "lib", "targets/x86_64-linux/lib")]
+        home = machine.cuda_home()
+        places = [f"-L{folder}" for folder in (home / "lib64", *machine.folders_of(home, "lib"))]
         worked, said = _run(folder, str(machine.find_cxx()), *words, *places, "-ldl", "-lrt", "-lpthread")
     return COMPILED if worked else _first_error(said)
 

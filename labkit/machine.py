@@ -78,14 +78,19 @@ def cuda_home() -> Path | None:
     if nvcc is None:
         return None
     home = nvcc.parent.parent
-    if any((home / part / "cuda_runtime.h").is_file() for part in ("include", "targets/x86_64-linux/include")):
+    if any((folder / "cuda_runtime.h").is_file() for folder in folders_of(home, "include")):
         return home
     return _home_by_nvcc(nvcc) or home
 
 
+def folders_of(home: Path, part: str) -> list[Path]:
+    """Where a toolkit may hold `part`, "include" or "lib": at its top, or for each kind of CPU apart, such as sbsa-linux."""
+    return [home / part, *sorted((home / "targets").glob(f"*/{part}"))]
+
+
 def cuda_include() -> Path | None:
     """The folder of CUDA's headers: the toolkit's, else what PyPI's packages bring with torch. None where there is none."""
-    places = [home / part for home in filter(None, [cuda_home()]) for part in ("include", "targets/x86_64-linux/include")]
+    places = [folder for home in filter(None, [cuda_home()]) for folder in folders_of(home, "include")]
     places += [path for folder in _pypi_nvidia() for path in sorted(Path(folder).glob("c*/include"), reverse=True)]
     return next((place for place in places if (place / "cuda_bf16.h").is_file()), None)
 

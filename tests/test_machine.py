@@ -61,12 +61,15 @@ def test_a_tool_beside_nvcc_comes_before_path_and_path_before_pypi(bare, monkeyp
     assert machine.find_cuda_tool("no-such-tool") is None
 
 
-def test_cuda_home_holds_the_headers(bare, monkeypatch, tmp_path):
-    program(tmp_path / "cuda-99" / "bin" / "nvcc", "echo '#$ TOP=/elsewhere' >&2")
-    monkeypatch.setenv("CUDA_PATH", str(tmp_path / "cuda-99"))
-    (tmp_path / "cuda-99" / "include").mkdir()
-    (tmp_path / "cuda-99" / "include" / "cuda_runtime.h").touch()
-    assert machine.cuda_home() == tmp_path / "cuda-99"
+@pytest.mark.parametrize("place", ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"])
+def test_cuda_home_holds_the_headers_wherever_the_toolkit_keeps_them(bare, monkeypatch, tmp_path, place):
+    home = tmp_path / "cuda-99"
+    program(home / "bin" / "nvcc", "echo '#$ TOP=/elsewhere' >&2")
+    monkeypatch.setenv("CUDA_PATH", str(home))
+    (home / place).mkdir(parents=True)
+    for header in ("cuda_runtime.h", "cuda_bf16.h"):
+        (home / place / header).touch()
+    assert machine.cuda_home() == home and machine.cuda_include() == home / place
 
 
 def test_cuda_home_behind_a_wrapper_is_the_one_that_nvcc_names(bare, tmp_path):

@@ -336,6 +336,7 @@ def test_unknown_arguments_are_refused_except_where_a_tool_takes_them(capsys):
         with pytest.raises(SystemExit) as ended:
             command_line._parse(arguments)
         assert ended.value.code == 2
+    assert "doctor     say what this machine has" in capsys.readouterr().err  # without a command: which there are
 
 
 @pytest.mark.parametrize("everything", [False, True])
