@@ -4,7 +4,8 @@
 // for run time, which needs no header. Each writes what it has read, so that the compiler keeps the reads and a test can see
 // that all of them took place.
 
-// What stands before stays before, what stands after stays after; `value` is known by then.
+// To nvcc, what stands before stays before, what stands after stays after, and `value` is known by then. The assembler sees
+// nothing here: the last load of a chain may still be on its way when the clock is read, one step of all.
 __device__ void wait_for(unsigned value) { asm volatile("" : : "r"(value) : "memory"); }
 
 // ---- latency: one thread, and each step needs the result of the one before ----------------------------------------------

@@ -93,6 +93,18 @@ def test_y_is_of_the_rounded_sum(add_norm):
         assert (h == 256).all() and (y == 0).all()
 
 
+@pytest.mark.parametrize("cols", [40, 777, 1000, 2047, 4000])
+def test_all_threads_of_a_row_have_the_same_mean_to_the_bit(add_norm, cols):
+    generator = torch.Generator().manual_seed(cols)
+    at = torch.randint(8, (cols,), generator=generator)  # of 8 values a row, so that equal ones are in every warp
+    at[:8] = torch.arange(8)
+    h = (torch.randn(200, 8, generator=generator) + 3)[:, at].to(add_norm.device)
+    one, zero = torch.ones(cols, device=add_norm.device), torch.zeros(cols, device=add_norm.device)
+    for version in add_norm.versions:
+        y, _ = add_norm(h, torch.zeros_like(h), one, zero, version=version)
+        assert torch.equal(y, y[:, at]), version
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_and_infinities_stay_in_their_row(add_norm, dtype):
     for cols in (8, 1544, 8200):

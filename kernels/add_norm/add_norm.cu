@@ -171,7 +171,7 @@ template <class F> struct State {
     F n, mean, squares;
 };
 
-// Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983; the same bits if a and b change places.
+// Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
 template <class F> __device__ State<F> merged(State<F> a, State<F> b) {
     const F n = a.n + b.n, d = a.mean - b.mean, inverse = 1 / max(n, F(1));
     return {n, (a.n * a.mean + b.n * b.mean) * inverse, a.squares + b.squares + d * d * (a.n * b.n * inverse)};
@@ -179,8 +179,11 @@ template <class F> __device__ State<F> merged(State<F> a, State<F> b) {
 
 template <class F> __device__ State<F> merged_lanes(State<F> s) {
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-        s = merged(s, {__shfl_xor_sync(0xffffffff, s.n, lanes), __shfl_xor_sync(0xffffffff, s.mean, lanes),
-                       __shfl_xor_sync(0xffffffff, s.squares, lanes)});
+        const State<F> other{__shfl_xor_sync(0xffffffff, s.n, lanes), __shfl_xor_sync(0xffffffff, s.mean, lanes),
+                             __shfl_xor_sync(0xffffffff, s.squares, lanes)};
+        // Both lanes of a pair merge in one order. Else they would differ: of two products that are added, an FMA rounds one.
+        const bool second = threadIdx.x & lanes;
+        s = merged(second ? other : s, second ? s : other);
     }
     return s;
 }
@@ -300,7 +303,8 @@ const char* add_norm_backward(Element element, int64_t version, const AddNormGra
             static_cast<const T*>(a.grad_y), static_cast<const T*>(a.grad_h), static_cast<const T*>(a.h),
             static_cast<const T*>(a.weight), static_cast<const F*>(a.mean), static_cast<const F*>(a.rstd),
             static_cast<T*>(a.grad_x), static_cast<T*>(a.grad_weight), static_cast<T*>(a.grad_bias), static_cast<F*>(a.parts)};
-        if (cols > 0) gradient::launch(arrays, rows, cols, static_cast<cudaStream_t>(stream));
+        if (cols == 0) return static_cast<const char*>(nullptr);  // no grid is empty
+        gradient::launch(arrays, rows, cols, static_cast<cudaStream_t>(stream));
         return launch_error();
     });
 }

@@ -122,7 +122,6 @@ void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
 // ---------------------------------------------------------------------------------------------------
 namespace v2 {
 constexpr int THREADS = 256;
-constexpr int BLOCKS_AN_SM = 8;  // 2048 threads: all that an SM of an A100 or H100 holds
 
 template <class Mode, class T>
 __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
@@ -133,10 +132,11 @@ __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
 
 template <class Mode, class T>
 void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
-    int device = 0, sms = 1;
+    int device = 0, sms = 1, threads_an_sm = THREADS;  // 2048 on an A100 or H100, 1536 on a GeForce, 1024 on a T4
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    const unsigned most = sms * BLOCKS_AN_SM;
+    cudaDeviceGetAttribute(&threads_an_sm, cudaDevAttrMaxThreadsPerMultiProcessor, device);
+    const unsigned most = sms * (threads_an_sm / THREADS);  // what all SMs hold at a time
     const unsigned blocks = n < int64_t(most) * THREADS ? blocks_for(n, THREADS) : most;
     kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
 }
@@ -150,6 +150,7 @@ constexpr int ELEMENTS = 4;
 template <class Mode, class T>
 __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t first = (int64_t(blockIdx.x) * THREADS + threadIdx.x) * ELEMENTS;
+    // One after another: an output may be an input, so no load passes the store before it.
     for (int k = 0; k < ELEMENTS; ++k) {
         if (first + k < n) one_element<Mode, T>(a, first + k);
     }

@@ -1,8 +1,8 @@
 // The special-function unit's approximations, one instruction each.
 //
 // Error bounds are the PTX ISA's. `.ftz`: a denormal argument or result becomes zero.
-// nvcc reaches these instructions only through inline PTX or --use_fast_math, and the latter would
-// change every other operation of the file as well.
+// expf and tanhf use the first two inside. Alone and with .ftz they come only from inline PTX, or from flags that change the
+// rest of the file too (-ftz=true, --use_fast_math). CUDA 13 has the third as __tanhf; older toolkits do not.
 //
 // The host branch flushes denormals as the instructions do, and rounds tanh to 16 significant bits. It is a model:
 // close to the hardware's error and not equal to it, bit for bit.
@@ -12,7 +12,7 @@
 
 #ifdef __CUDA_ARCH__
 
-// 2^x, relative error at most 2^-22.5.
+// 2^x, error at most 2 ulp.
 __device__ inline float approx_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -36,7 +36,7 @@ const char* with_type(Element element, Launch launch) {
 }
 
 #ifndef KERNELS_ONLY  // NVRTC knows nothing of launches
-// nullptr where the launch before was accepted, or what CUDA says.
+// nullptr where the launch before was accepted, or what CUDA says; a fault of an earlier kernel shows here too.
 inline const char* launch_error() {
     const cudaError_t error = cudaGetLastError();
     return error ? cudaGetErrorString(error) : nullptr;

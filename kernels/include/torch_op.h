@@ -265,10 +265,11 @@ public:
     // `error` is what a launcher returned: nullptr, or what went wrong.
     static void check(const char* op, const char* error) {
         if (!error) return;
-        const bool other_gpu = std::string_view(error).starts_with("no kernel image");
-        fail({op, ": the launch failed: ", error,
-              other_gpu ? ". The library holds no code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST)."
-                        : ""});
+        if (std::string_view(error).starts_with("no kernel image")) {
+            fail({op, ": the launch failed: ", error,
+                  ". The library holds no code for this GPU. Build it here, or for this GPU (TORCH_CUDA_ARCH_LIST)."});
+        }
+        fail({op, ": the launch, or a kernel before it, failed: ", error, ". CUDA_LAUNCH_BLOCKING=1 shows which."});
     }
     static void check(const char* op, int64_t version, const char* error) {
         check_version(op, version, error);

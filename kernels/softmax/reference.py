@@ -49,7 +49,7 @@ def tolerance(dtype, version, mode, shape):
 
     forward. x - m is at most 2 LARGEST and rounded, which the exponential makes a relative error of 2 LARGEST u; exp itself
     is within 2 ulp, 4u. In version 6 the difference is also multiplied by log2(e), which is rounded too, and exp2 is within
-    2^-22.5, less than 3u. So an exponential is off by e = (2 LARGEST + 4) u, or (6 LARGEST + 3) u. In the online form a
+    2 ulp, 4u. So an exponential is off by e = (2 LARGEST + 4) u, or (6 LARGEST + 4) u. In the online form a
     thread scales its sum anew with each of its n - 1 growths of the maximum, of 2 LARGEST in all, and once for the block's:
     2 LARGEST u, and 5u for each exp and product. The result is the quotient of an exponential and a sum: 2e, what the sum
     adds, and the division's u, or 3u for a reciprocal within 1 ulp and a product. A relative error of r is r/u ulps at most
@@ -66,7 +66,7 @@ def tolerance(dtype, version, mode, shape):
     if mode == "backward":
         largest = 2 * (1 + cols * LARGEST)  # of grad - sum, in magnitude
         return 0.5 if stored > unit else 0.0, (1 + stored) * LARGEST * (gamma(depth + 1, unit) + 3 * unit) * largest
-    exponential = (6 * LARGEST + 3 if version == 6 else 2 * LARGEST + 4) * unit
+    exponential = ((6 if version == 6 else 2) * LARGEST + 4) * unit
     online = (2 * LARGEST + 5 * steps) * unit if version >= 2 else 0.0
     relative = 2 * exponential + gamma(depth, unit) + online + 3 * unit
     return (0.5 if stored > unit else 0.0) + relative / stored, 0.0

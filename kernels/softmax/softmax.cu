@@ -288,13 +288,13 @@ void launch(Arrays<IN, T> a, int64_t rows, int64_t cols, cudaStream_t stream) {
 
 // ---------------------------------------------------------------------------------------------------
 namespace v5 {
-// Elements of a thread: of float64 fewer, whose rows would not stay in the registers.
+// Elements of a thread: of float64 fewer, since a block's 512 threads have 128 registers each.
 template <class T> constexpr int EACH = sizeof(T) == 8 ? 8 : 16;
 constexpr int FEW_LANES = 8;   // that have a row together, at the least
 constexpr int EACH_LONG = 32;  // elements of a thread where a whole warp has a row that is too long for EACH
 
 // No __launch_bounds__: with one, ptxas takes more registers, so that fewer blocks fit, or spills some of float64. Without, a
-// thread takes fewer than the 128 that there are for each of a block's 512; a test holds it to that.
+// thread of a Block takes at most the 128 that there are for each of its 512; a test holds it to that.
 template <class Mode, class Group, int WIDTH, int N, class T>
 __global__ void kernel(Arrays<Mode::IN, T> a, int64_t rows, int64_t cols) {
     const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;

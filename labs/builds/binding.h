@@ -24,6 +24,6 @@ inline at::Tensor gelu_one_of(const at::Tensor& x) {
     stream = c10::cuda::getCurrentCUDAStream();
 #endif
     const char* error = launch_gelu_one(x.data_ptr(), y.data_ptr(), static_cast<int>(x.numel()), stream);
-    TORCH_CHECK(!error, "gelu_one: the launch failed: ", error);
+    TORCH_CHECK(!error, "gelu_one: the launch, or a kernel before it, failed: ", error);
     return y;
 }
