@@ -109,7 +109,7 @@ class RecordedGpus(_Appendix):
         gpu, latest = document["gpu"], results.latest_runs(document["runs"])
         section = nodes.section("", nodes.title("", gpu["name"]), ids=[gpu["slug"]], names=[gpu["slug"]])
         self.state.document.note_explicit_target(section)
-        section += stale_note(outdated.remark(run) for run in latest.values())
+        section += stale_note(outdated.remarks(latest.values()))
         facts = headlines.facts(document)
         heads, rows = figures.grid(results.table_of("", [{"what": name, "recorded": value} for name, value in facts.items()]))
         section += table_node(heads, rows, "The machine, and when it was measured")

@@ -177,10 +177,10 @@ def _look_over(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
 
 
 def stale_note(remarks: Iterable[str]) -> list[nodes.note]:
-    """A note of a paragraph for each remark of `outdated.remark` that is not empty; no note where all are."""
+    """A note with a paragraph for each of `outdated.remarks`; no note where there is none."""
     paragraphs = [nodes.paragraph("", "", *(nodes.literal("", part) if code else nodes.Text(part)
                                             for part, code in zip(remark.split("`"), itertools.cycle([False, True]))))
-                  for remark in remarks if remark]
+                  for remark in remarks]
     return [nodes.note("", *paragraphs)] if paragraphs else []
 
 
@@ -191,8 +191,8 @@ def _note_what_is_stale(app: Sphinx, doctree: nodes.document) -> None:
     title = next(doctree.findall(nodes.title), None)
     if title is not None:
         place = title.parent.index(title) + 1
-        title.parent[place:place] = stale_note(lab.remark for lab in map(Lab, app.config.stale)
-                                               if lab.lab == page.stem or lab.name in shown)
+        title.parent[place:place] = stale_note(outdated.remarks(
+            run for lab in map(Lab, app.config.stale) if lab.lab == page.stem or lab.name in shown for run in lab.runs))
 
 
 def setup(app: Sphinx) -> dict:

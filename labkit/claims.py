@@ -15,7 +15,7 @@ import textwrap
 import jinja2
 import yaml
 
-from labkit import REPOSITORY, figures, machine, prose, report, results
+from labkit import REPOSITORY, figures, machine, outdated, prose, report, results
 
 CLAIMS = REPOSITORY / "book" / "claims.yml"
 VERDICTS = ("reproduced", "conditional", "not reproduced")
@@ -110,7 +110,7 @@ def _remarks(claim: Claim, known: dict[str, prose.Lab]) -> list[str]:
     """What is to know of the runs that the claim's numbers are of, where these are of earlier sources."""
     conditions = [each.get("if", "") for each in claim.verdict.values()]
     read = prose.addressed("\n".join([*claim.numbers.values(), claim.reading, *conditions]))
-    return [remark for lab in known.values() if lab.name in read and (remark := lab.remark)]
+    return outdated.remarks(run for lab in known.values() if lab.name in read for run in lab.runs)
 
 
 def _value(environment: jinja2.Environment, expression: str, names: dict[str, object]) -> object:

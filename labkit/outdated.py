@@ -6,6 +6,9 @@ against the hashes, so that no lab is left out of it, and none stays there once 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Iterable
+
 import yaml
 
 from labkit import results, sources
@@ -43,14 +46,19 @@ def may_carry(lab: str) -> set[str]:
     return {sources.sources_hash(lab), *earlier}
 
 
-def remark(run: dict) -> str:
-    """What a reader of a recorded run's figures has to know where it is declared and of earlier sources; else "".
+def remarks(runs: Iterable[dict]) -> list[str]:
+    """What a reader of the recorded runs' figures has to know of those that are declared and of earlier sources.
 
-    One line; backticks mark code, as in Markdown.
+    A line for each reason; backticks mark code, as in Markdown.
     """
-    lab = run["lab"]
-    reason = declared().get(lab)
-    if reason is None or run["sources"] == sources.sources_hash(lab):
-        return ""
-    return (f"The figures of lab {lab.partition('_')[0]} were recorded before a later change of their sources, and will be "
-            f"recorded again. The change: {reason}")
+    said, labs = declared(), defaultdict(list)
+    for run in runs:
+        lab = run["lab"]
+        if lab in said and run["sources"] != sources.sources_hash(lab):
+            labs[said[lab]].append(lab.partition("_")[0])
+    return [f"The figures of lab{'s' * (len(names) > 1)} {_listed(names)} were recorded before a later change of their "
+            f"sources, and will be recorded again. The change: {reason}" for reason, names in labs.items()]
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from labkit import figures, heat_figure, outdated, results, timeline_figure
+from labkit import figures, heat_figure, results, timeline_figure
 
 _NARROW = figures.THIN
 
@@ -344,9 +344,9 @@ class Lab(_Value):
         return self._found is not None
 
     @property
-    def remark(self) -> str:
-        """That the run is of earlier sources, where it is (see `outdated.remark`); else empty."""
-        return outdated.remark(self._found[1]) if self._found else ""
+    def runs(self) -> list[dict]:
+        """The latest run, alone; [] where there is none."""
+        return [self._found[1]] if self._found else []
 
     def __contains__(self, table: str) -> bool:
         return self._found is not None and table in self._found[1]["tables"]

@@ -23,9 +23,8 @@ def block() -> str:
         return "No results are recorded yet: run the labs on a GPU, then `python -m labkit.readme`."
     first = next(iter(tables.values()))
     size = " × ".join(map(str, first.table["size"]))
-    remark = outdated.remark(first.run)
     lines = [f"{first.caption()}; {size} {first.table['dtype']}, median of {first.table['rounds']} interleaved calls. "
-             "The first row of each is the limit: the same bytes moved, nothing computed.", *([remark] if remark else []), "",
+             "The first row of each is the limit: the same bytes moved, nothing computed.", *outdated.remarks([first.run]), "",
              "| GeLU | variant | µs | GB/s | of the limit |", "|---|---|---:|---:|---:|"]
     for head, found in tables.items():
         for name, row in _headline(found.table["rows"]):

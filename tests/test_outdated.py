@@ -13,7 +13,7 @@ from labkit import REPOSITORY, claims, outdated, readme, recording, results, sou
 
 LAB = "04_fused_kernel"
 REASON = "A refusal names `x` now."
-TOLD = re.compile(r"The figures of lab (\d+) were recorded before a later change of their sources")
+TOLD = re.compile(r"The figures of labs? (.+?) were recorded before a later change of their sources")
 
 
 def run_of(found, lab=LAB):
@@ -87,10 +87,17 @@ def test_a_declared_lab_may_have_the_run_that_its_notebook_shows_and_no_other(st
 
 def test_a_run_is_remarked_on_where_it_is_declared_and_of_other_sources(stale):
     found = stale(LAB)
-    assert outdated.remark(run_of(found)) == ("The figures of lab 04 were recorded before a later change of their sources, and "
-                                              f"will be recorded again. The change: {REASON}")
-    assert outdated.remark({**run_of(found), "sources": sources.sources_hash(LAB)}) == ""
-    assert outdated.remark({**run_of(found, "05_jit_builds"), "sources": "0" * 12}) == ""
+    assert outdated.remarks([run_of(found)]) == ["The figures of lab 04 were recorded before a later change of their sources, "
+                                                 f"and will be recorded again. The change: {REASON}"]
+    assert outdated.remarks([{**run_of(found), "sources": sources.sources_hash(LAB)}]) == []
+    assert outdated.remarks([{**run_of(found, "05_jit_builds"), "sources": "0" * 12}]) == []
+
+
+def test_labs_with_one_reason_are_named_together(stale, monkeypatch):
+    labs = ["03_memory_hierarchy", LAB, "05_jit_builds", "06_mixed_precision"]
+    runs = [run_of(stale(*labs), lab) for lab in labs]
+    monkeypatch.setattr(outdated, "declared", lambda: {**dict.fromkeys(labs, REASON), LAB: "Another change."})
+    assert [TOLD.findall(remark) for remark in outdated.remarks(runs)] == [["03, 05 and 06"], ["04"]]
 
 
 @pytest.fixture
@@ -126,8 +133,8 @@ def pages(tmp_path, monkeypatch):
             html = (tmp_path / f"html/{page}.html").read_text()
             if told := TOLD.findall(html):
                 found[page] = told
-                below = r'</h1>\s*<div class="admonition note">\s*<p class="admonition-title">Note</p>\s*<p>The figures of lab'
-                assert re.search(below, html), page
+                note = r'<div class="admonition note">\s*<p class="admonition-title">Note</p>\s*<p>The figures of labs? 0'
+                assert re.search(r"</h1>\s*" + note, html), page
                 assert html.count('names <code class="docutils literal notranslate"><span class="pre">x</span>') == len(told)
         return found
 
@@ -146,7 +153,7 @@ def test_a_page_names_all_such_labs_and_is_made_anew_when_one_is_declared(stale,
         before.setattr(outdated, "declared", dict)
         assert pages() == {}
     found = pages()
-    assert found["book/22_argument"] == ["03", "04"] and found["book/23_none"] == ["03"] and found[f"labs/{LAB}"] == ["04"]
+    assert found["book/22_argument"] == ["03 and 04"] and found["book/23_none"] == ["03"] and found[f"labs/{LAB}"] == ["04"]
 
 
 def test_the_ledger_says_so_in_each_claim_that_reads_the_run_and_only_for_that_gpu(stale):
@@ -182,4 +189,5 @@ def test_the_readmes_table_says_so(stale):
     stale("03_memory_hierarchy")
     assert not TOLD.search(readme.block())
     stale(LAB)
-    assert f"\n{outdated.remark(results.latest(LAB)[1])}\n\n| GeLU |" in readme.block()
+    (remark,) = outdated.remarks([results.latest(LAB)[1]])
+    assert f"\n{remark}\n\n| GeLU |" in readme.block()
