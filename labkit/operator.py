@@ -43,8 +43,9 @@ class Operator:
     """What `labkit.load` returns. Call it like the function it is: `gelu(x)`.
 
     ops: the registered operators, torch.ops.<namespace>. Of each mode, such as "forward", there are two:
-        ops.forward(x, version) returns new tensors, ops.forward_out(x, y, version) writes into given ones. To autograd the
-        latter is y.copy_(result.detach()): no gradient passes to x, and a graph that has saved y notices that it is another.
+        ops.forward(x, version) returns new tensors, ops.forward_out(x, y, version) writes into given ones. No gradient passes
+        through the latter, and a graph that has saved y notices that it is another. In eager mode y also loses the history that
+        it had; under torch.compile, or a TorchDispatchMode, it keeps it, so pass a y without one.
     versions: {1: "one element a thread", ...}, those that this build holds, from the header of the .cu file.
     source, library: the .cu file and what was built from it.
     reference: the module kernels/<name>/reference.py. rivals: the module rivals.py, what it is measured against.

@@ -60,6 +60,14 @@ def test_a_gradient_of_one_output_alone(add_norm):
         torch.testing.assert_close(got, want, **CLOSE)
 
 
+def test_nothing_is_filled_for_results_that_have_no_gradient(add_norm):
+    tensors = drawn(add_norm, 6, 40, gradient=True)
+    y, h = add_norm(*tensors)
+    with torch.profiler.profile() as seen:
+        (y.sum() + h.sum()).backward()
+    assert not {event.name for event in seen.events()} & {"aten::zeros", "aten::zeros_like"}
+
+
 def test_sums_over_many_rows_are_the_same_each_time_and_right(add_norm):
     for rows, cols in ((2500, 8), (530, 2052)):
         x, residual, weight, bias = drawn(add_norm, rows, cols, torch.float32)

@@ -187,6 +187,13 @@ def test_forward_mode_and_functional_gradients_are_refused_and_vmap_is_right(op)
         torch.func.jvp(function, (x,), (x,))
     with pytest.raises(RuntimeError, match="setup_context|torch.func|functorch"):
         torch.func.grad(function)(x)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: first(called(op, x)), backend="eager")
+    compiled(x)  # before there is any tangent
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="only reverse mode is there"):
+        compiled(torch.autograd.forward_ad.make_dual(x, x))
+    with pytest.raises(NotImplementedError, match="only reverse mode is there"):
+        torch.compile(lambda x: torch.func.jvp(function, (x,), (x,)), backend="eager")(x)
     several = drawn(op, 3, 4, 5)
     got = torch.func.vmap(lambda x: first(called(op, x)))(several)  # torch calls the operator once for each
     torch.testing.assert_close(got, torch.stack([exact(op, x) for x in several]), rtol=1e-12, atol=1e-12)

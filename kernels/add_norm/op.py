@@ -4,6 +4,7 @@
 """
 
 import torch
+from torch.autograd import forward_ad
 
 
 def define(namespace: str, latest: int):
@@ -34,6 +35,7 @@ def define(namespace: str, latest: int):
         _, _, weight, _, ctx.version = inputs
         _, h, mean, rstd = output
         ctx.mark_non_differentiable(mean, rstd)
+        ctx.set_materialize_grads(False)  # or autograd would fill tensors of zeros for these two
         ctx.save_for_backward(weight, mean, rstd, h)
 
     def grads(ctx, grad_y, grad_h, _grad_mean, _grad_rstd):
@@ -41,8 +43,9 @@ def define(namespace: str, latest: int):
             raise NotImplementedError("add_norm has no second gradient. Use F.layer_norm(x + residual, ...) where you "
                                       "differentiate twice.")
         weight, mean, rstd, h = ctx.saved_tensors
-        # Autograd passes on gradients of any strides.
-        grad_x, grad_weight, grad_bias = backward(grad_y.contiguous(), grad_h.contiguous(), weight, mean, rstd, h, ctx.version)
+        # Autograd passes on gradients of any strides, and None for a result that nobody used.
+        grad_y, grad_h = (torch.zeros_like(h) if grad is None else grad.contiguous() for grad in (grad_y, grad_h))
+        grad_x, grad_weight, grad_bias = backward(grad_y, grad_h, weight, mean, rstd, h, ctx.version)
         return grad_x, grad_x, grad_weight, grad_bias, None
 
     torch.library.register_autograd(forward, grads, setup_context=keep_sum_and_moments)
@@ -62,9 +65,10 @@ def define(namespace: str, latest: int):
         contiguous, more than 2^31 - 1 rows, or a version that this build does not have.
         """
         tensors = (x, residual, weight, bias)
-        if not torch.compiler.is_compiling() and any(
-                torch.autograd.forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-            raise NotImplementedError("add_norm: an input carries a forward-mode tangent; only reverse mode is there. "
+        if forward_ad._current_level >= 0 and (torch.compiler.is_compiling() or any(
+                forward_ad.unpack_dual(t).tangent is not None for t in tensors)):
+            # Compiled, it cannot be seen whether there is a tangent, and it would be dropped.
+            raise NotImplementedError("add_norm: an input may carry a forward-mode tangent; only reverse mode is there. "
                                       "Use backward().")
         return forward(*tensors, version)[:2]
 

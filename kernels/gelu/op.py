@@ -6,6 +6,7 @@
 import math
 
 import torch
+from torch.autograd import forward_ad
 
 
 def define(namespace: str, latest: int):
@@ -94,8 +95,10 @@ def define(namespace: str, latest: int):
         """
         if save not in ("input", "derivative"):
             raise ValueError(f'gelu: save is {save!r}; it takes "input" or "derivative"')
-        if not torch.compiler.is_compiling() and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-            raise NotImplementedError("gelu: x carries a forward-mode tangent; only reverse mode is there. Use backward().")
+        if forward_ad._current_level >= 0 and (torch.compiler.is_compiling() or forward_ad.unpack_dual(x).tangent is not None):
+            # Compiled, it cannot be seen whether there is a tangent, and it would be dropped.
+            raise NotImplementedError("gelu: x may carry a forward-mode tangent; only reverse mode is there. "
+                                      "Use backward().")
         if save == "derivative" and x.requires_grad and torch.is_grad_enabled():
             return forward_derivative(x, version)[0]
         return forward(x, version)

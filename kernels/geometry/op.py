@@ -6,6 +6,7 @@
 import math
 
 import torch
+from torch.autograd import forward_ad
 
 
 def define(namespace: str, latest: int):
@@ -46,8 +47,9 @@ def define(namespace: str, latest: int):
         Raises RuntimeError for another dtype or device, a version that this build does not have, another number of
         threads, or an x that needs more blocks than a grid has.
         """
-        if not torch.compiler.is_compiling() and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-            raise NotImplementedError("geometry: x carries a forward-mode tangent; only reverse mode is there. "
+        if forward_ad._current_level >= 0 and (torch.compiler.is_compiling() or forward_ad.unpack_dual(x).tangent is not None):
+            # Compiled, it cannot be seen whether there is a tangent, and it would be dropped.
+            raise NotImplementedError("geometry: x may carry a forward-mode tangent; only reverse mode is there. "
                                       "Use backward().")
         return sweep(x, version, threads)
 

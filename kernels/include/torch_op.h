@@ -238,8 +238,8 @@ inline void mark_dirty(const char* op, const Tensor& out, const char* name) {
         aoti_torch__reinterpret_tensor(out.get(), out.dim(), sizes, strides, /*storage_offset=*/0, &detached));
     const Tensor owner(detached);
     if (aoti_torch_copy_(out.get(), detached, /*non_blocking=*/false) != AOTI_TORCH_SUCCESS) {
-        fail({op, ": `", name, "` must not be overwritten: it is a leaf that requires a gradient, or was made in inference ",
-              "mode. Pass a new tensor, made with torch.empty_like(", name, ")."});
+        fail({op, ": `", name, "` must not be overwritten: it is a leaf that requires a gradient, or a view that autograd ",
+              "cannot follow, or was made in inference mode. Pass a new tensor, made with torch.empty_like(", name, ")."});
     }
 }
 

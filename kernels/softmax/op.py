@@ -4,6 +4,7 @@
 """
 
 import torch
+from torch.autograd import forward_ad
 
 
 def define(namespace: str, latest: int):
@@ -63,8 +64,9 @@ def define(namespace: str, latest: int):
         Raises RuntimeError for another dtype, device or number of dimensions, an x that is not contiguous, more than
         2^31 - 1 rows, or a version that this build does not have.
         """
-        if not torch.compiler.is_compiling() and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-            raise NotImplementedError("softmax: x carries a forward-mode tangent; only reverse mode is there. "
+        if forward_ad._current_level >= 0 and (torch.compiler.is_compiling() or forward_ad.unpack_dual(x).tangent is not None):
+            # Compiled, it cannot be seen whether there is a tangent, and it would be dropped.
+            raise NotImplementedError("softmax: x may carry a forward-mode tangent; only reverse mode is there. "
                                       "Use backward().")
         return forward(x, version)
 
