@@ -246,7 +246,8 @@ def test_runs_are_added_none_is_lost_and_none_is_doubled(folder, tmp_path, capsy
     shutil.copy(RECORDED, folder)
     kept = json.loads(RECORDED.read_text(encoding="utf-8"))["runs"]
     found = document()
-    again = copy.deepcopy(found["runs"][3]) | {"date": "2026-11-30T23:00:00Z"}
+    date = found["runs"][3]["date"]
+    again = copy.deepcopy(found["runs"][3]) | {"date": f"{int(date[:4]) + 1}{date[4:]}"}  # a year later
     found["runs"].append(again)
     path, = write(tmp_path, found)
     for _ in range(2):
