@@ -1,6 +1,7 @@
 """`python -m labkit record`: what a GPU cannot have measured is refused with its reason, and no run is lost or doubled."""
 
 import copy
+import datetime
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from doctored_results import RECORDED, another_gpu, document, row, table, write
 
 from labkit import __main__ as command_line
 from labkit import machine, recording, results
+
+DATE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @pytest.fixture
@@ -246,8 +249,8 @@ def test_runs_are_added_none_is_lost_and_none_is_doubled(folder, tmp_path, capsy
     shutil.copy(RECORDED, folder)
     kept = json.loads(RECORDED.read_text(encoding="utf-8"))["runs"]
     found = document()
-    date = found["runs"][3]["date"]
-    again = copy.deepcopy(found["runs"][3]) | {"date": f"{int(date[:4]) + 1}{date[4:]}"}  # a year later
+    later = datetime.datetime.strptime(found["runs"][3]["date"], DATE) + datetime.timedelta(seconds=1)
+    again = copy.deepcopy(found["runs"][3]) | {"date": later.strftime(DATE)}
     found["runs"].append(again)
     path, = write(tmp_path, found)
     for _ in range(2):
