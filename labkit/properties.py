@@ -105,7 +105,9 @@ def check_registration(operator: Operator, version: int, modes: list[str], dtype
                     said = next(line for line in f"{error}".splitlines() if line.strip())
                     verdict.fault("registration", f"{operator.name} {name}, {'transposed' if transposed else 'contiguous'}: "
                                                   f"{said}")
-            _says_what_it_overwrites(operator, version, mode, into[:-1], verdict)
+                else:
+                    if arguments is into:
+                        _says_what_it_overwrites(operator, version, mode, into[:-1], verdict)
 
 
 def _says_what_it_overwrites(operator: Operator, version: int, mode: str, tensors: tuple, verdict: Verdict) -> None:
