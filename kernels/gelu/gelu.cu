@@ -151,7 +151,7 @@ constexpr int ELEMENTS = 4;
 template <class Mode, class T>
 __global__ void kernel(ArraysOf<Mode, T> a, int64_t n) {
     const int64_t first = (int64_t(blockIdx.x) * THREADS + threadIdx.x) * ELEMENTS;
-    // One after another: an output may be an input, so no load passes the store before it.
+    // One by one: an output may be an input, so no load passes a store.
     for (int k = 0; k < ELEMENTS; ++k) {
         if (first + k < n) one_element<Mode, T>(a, first + k);
     }
