@@ -57,6 +57,7 @@ def test_tensors_of_which_one_is_on_meta_are_refused_and_all_of_them_there_give_
         assert all(t.is_meta for t in ([returned] if torch.is_tensor(returned) else returned or ()))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_other_types_are_refused_by_their_names(op):
     function, tensors, numbers = next(registered(op))
     (name, t), *_ = tensors.items()

@@ -14,6 +14,7 @@
 #define BUILD_VERSION 0
 #endif
 constexpr bool builds(int64_t version) { return BUILD_VERSION == 0 || BUILD_VERSION == version; }
+// torch_op.h knows it by its first words, and adds which version was asked for.
 #define TEXT_OF_VALUE(value) #value
 #define TEXT_OF(macro) TEXT_OF_VALUE(macro)
 constexpr const char* NO_SUCH_VERSION = BUILD_VERSION ? "no such version: this build holds " TEXT_OF(BUILD_VERSION) " alone"
