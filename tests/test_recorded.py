@@ -1,10 +1,8 @@
 """What pages say in words of recorded tables: a record of another day has to bear it out, or the words have to change."""
 
-import json
-
 import pytest
 import torch
-from recorded_tables import by_first_column, count, recorded, rows
+from recorded_tables import by_first_column, count, recorded, rows, tables_of_all_runs
 
 from labkit import REPOSITORY, results
 
@@ -228,11 +226,6 @@ def test_08_a_missing_barrier_is_wrong_with_many_blocks_and_with_one_as_it_happe
     assert wrong["same input"]["1024"] < one["1024"]
 
 
-def tables_of_all_runs(lab, name):
-    runs = json.loads((REPOSITORY / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))["runs"]
-    return [run["tables"][name] for run in runs if run["lab"] == lab]
-
-
 def test_07_the_articles_way_depends_on_the_host_and_bench_does_not():
     tables = list(map(by_first_column, tables_of_all_runs("07_verify_and_benchmark", "mistakes")))
     again, behind, launches = "the same a second time", "the same behind other work", "launches taken for the kernel"
@@ -240,7 +233,8 @@ def test_07_the_articles_way_depends_on_the_host_and_bench_does_not():
     assert max(right) <= 1.03 * min(right)  # "the same each time"
     second = [table[again]["gives, µs"] / table[again]["right, µs"] for table in tables]
     assert min(second) < 1 and 1.4 < max(second) < 1.5  # "from less than the right time to nearly half as much again"
-    assert all(0.85 < table[behind]["gives, µs"] / table[again]["gives, µs"] < 1.05 for table in tables)  # "changed little"
+    *mostly, once = sorted(table[behind]["gives, µs"] / table[again]["gives, µs"] for table in tables)
+    assert all(0.85 < ratio < 1.05 for ratio in mostly) and 1.8 < once < 2  # "about the same", "once nearly twice as much"
     assert all(0.7 < table[launches]["gives, µs"] / table[again]["right, µs"] < 1.6 for table in tables)  # "about as long"
 
 
@@ -252,9 +246,8 @@ def test_07_what_a_loop_that_waits_times_beside_the_kernel_changed_in_the_course
 
 
 def test_08_the_runs_of_the_lab_had_from_none_to_two_thirds_wrong_results_with_one_block_of_128_threads():
-    runs = json.loads((REPOSITORY / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))["runs"]
-    wrong = [count(by_first_column(run["tables"]["missing_barrier"])["128 threads a block"]["wrong, new input"])
-             for run in runs if run["lab"] == "08_sync_pitfalls"]
+    wrong = [count(by_first_column(table)["128 threads a block"]["wrong, new input"])
+             for table in tables_of_all_runs("08_sync_pitfalls", "missing_barrier")]
     assert min(wrong) == 0 and 640 <= max(wrong) <= 690
 
 

@@ -1,7 +1,7 @@
 """What chapter 09 says in words of its recorded tables; see test_recorded.py."""
 
 import pytest
-from recorded_tables import rows
+from recorded_tables import by_first_column, rows, tables_of_all_runs
 
 
 def medians(name):
@@ -57,15 +57,17 @@ def test_09_of_short_rows_the_third_version_is_worse_than_the_first():
     assert us["v3"] > 2 * us["v1"] and us["v5"] < us["v4"] / 10
 
 
-def test_09_a_third_more_instructions_are_next_to_nothing_by_bench_and_a_few_per_cent_by_nsight_compute():
+def test_09_a_third_more_instructions_are_next_to_nothing_by_bench_and_a_little_by_nsight_compute():
     old, new = (rows("09_profiling_80_20", "add_norm")[version] for version in ("v3", "v4"))
     assert new["low_us"] <= old["high_us"] and old["low_us"] <= new["high_us"]
     assert new["median_us"] <= 1.01 * old["median_us"]
     profiled = rows("09_profiling_80_20", "add_norm_limits")
     before, after = (profiled[f"add_norm {version}"] for version in ("v3", "v4"))
+    for run in map(by_first_column, tables_of_all_runs("09_profiling_80_20", "add_norm_limits")):
+        assert run["add_norm v3"]["µs"] < run["add_norm v4"]["µs"]  # "the slower one in every recorded run"
     why = rows("09_profiling_80_20", "add_norm_limits_why")
     issued = [why[f"add_norm {version}"]["instructions an element"] for version in ("v3", "v4")]
-    assert 1.02 <= after["µs"] / before["µs"] <= 1.08
+    assert after["µs"] <= 1.05 * before["µs"]
     assert 1.25 <= issued[1] / issued[0] <= 1.45 and abs(after["instructions, %"] - after["memory, %"]) <= 5
     assert why["add_norm v5"]["occupancy, %"] < why["add_norm v3"]["occupancy, %"]
     assert medians("add_norm")["v5"] <= 1.01 * medians("add_norm")["v3"]

@@ -179,11 +179,8 @@ template <class F> __device__ State<F> merged(State<F> a, State<F> b) {
 
 template <class F> __device__ State<F> merged_lanes(State<F> s) {
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-        const State<F> other{__shfl_xor_sync(0xffffffff, s.n, lanes), __shfl_xor_sync(0xffffffff, s.mean, lanes),
-                             __shfl_xor_sync(0xffffffff, s.squares, lanes)};
-        // Both lanes of a pair merge in one order. Else they would differ: of two products that are added, an FMA rounds one.
-        const bool second = threadIdx.x & lanes;
-        s = merged(second ? other : s, second ? s : other);
+        s = merged(s, {__shfl_xor_sync(0xffffffff, s.n, lanes), __shfl_xor_sync(0xffffffff, s.mean, lanes),
+                       __shfl_xor_sync(0xffffffff, s.squares, lanes)});
     }
     return s;
 }
@@ -195,7 +192,9 @@ template <class F> __device__ State<F> merged_in_block(State<F> s) {
     if (lane == 0) part[0][warp] = s.n, part[1][warp] = s.mean, part[2][warp] = s.squares;
     __syncthreads();
     const bool there = lane * LANES < blockDim.x;
-    return merged_lanes(there ? State<F>{part[0][lane], part[1][lane], part[2][lane]} : State<F>{0, 0, 0});
+    s = merged_lanes(there ? State<F>{part[0][lane], part[1][lane], part[2][lane]} : State<F>{0, 0, 0});
+    // Two lanes that merge each other's states may differ: of two products that are added, an FMA rounds one. So lane 0's count.
+    return {s.n, __shfl_sync(0xffffffff, s.mean, 0), __shfl_sync(0xffffffff, s.squares, 0)};
 }
 
 struct Welford {
