@@ -15,7 +15,6 @@ import hashlib
 import os
 import platform
 import re
-import shlex
 import shutil
 import sys
 import threading
@@ -30,7 +29,7 @@ from labkit import diagnosis, host, machine, results, source_files
 from labkit.build_errors import BuildError, first_error, remedy, short
 from labkit.build_folder import build_root, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
 from labkit.operator import Operator, check_version, kernels, listed_versions, python_part, source_path
-from labkit.toolchain import jobs, point_torch_to_cuda, tools_on_path
+from labkit.toolchain import jobs, tools_on_path, torchs_builder
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x0209000000000000"
@@ -328,12 +327,7 @@ def _compile(name: str, namespace: str, backend: str, work: Path, flags: list[st
     if backend != "cuda":
         sources = [host.transform_into(work, source, include)]
         include = [str(work), str(host.INCLUDE_DIR), *include]
-    with tools_on_path():
-        from torch.utils import cpp_extension  # a second of import, and only a build needs it
-
-        # torch hands this folder to the linker unquoted, so a path with a space would fall apart.
-        cpp_extension.TORCH_LIB_PATH = shlex.quote(str(Path(torch.__file__).parent / "lib"))
-        point_torch_to_cuda()
+    with torchs_builder() as cpp_extension:
         # torch builds nothing whose sources it has seen in this process, though that build may have failed.
         cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(namespace, None)
         cpp_extension.load(namespace, [*map(str, sources), str(source.parent / "binding.cpp")],

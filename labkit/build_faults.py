@@ -27,7 +27,7 @@ import torch
 from torch.utils import cpp_extension
 
 import labkit
-from labkit import build, machine, results
+from labkit import build, machine, results, toolchain
 from labkit.environment import environment, in_a_new_process
 from labkit.report import keep, show_recorded
 
@@ -197,6 +197,7 @@ def _task(attempt: Callable[[Path, Fault], str], folder: Path, fault: Fault) -> 
         attempt(folder, fault)
     with environment(**fault.prepare(folder)):
         importlib.reload(cpp_extension)  # it looks for the toolkit when it is imported, and never again
+        toolchain.quote_torchs_libraries()
         fault.then(folder)
         first = _said(attempt, folder, fault)
     fault.mend(folder)

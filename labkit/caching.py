@@ -121,9 +121,7 @@ def _outcome(change: _Change, place: Path) -> str:
 
 
 def _load(place: Path, flags: tuple[str, ...]) -> int:
-    from torch.utils import cpp_extension
-
-    with toolchain.tools_on_path():
+    with toolchain.torchs_builder() as cpp_extension:
         cpp_extension.load(place.name, str(place / "source.cpp"), build_directory=str(place / "built"), with_cuda=False,
                            extra_cflags=["-isystem", str(place / "system"), *flags], is_python_module=False)
     # torch numbers the libraries of one process: the last is the one that it has just loaded.

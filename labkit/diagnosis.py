@@ -104,6 +104,9 @@ def packages() -> Finding:
     seen = f"torch {torch}, {'built for CUDA ' + cuda if cuda else 'a build without CUDA'}"
     if unmet:
         return Finding("packages", "warn", f"{seen}; not as requirements.txt asks: {', '.join(unmet)}", SET_UP)
+    if re.search(r"""[\s'"]""", sys.prefix):
+        return Finding("packages", "warn", f"{seen}; torch.compile cannot build for the CPU with torch in {sys.prefix}",
+                       "clone the repository into a path without spaces and quotes, and set it up there")
     return Finding("packages", "ok", seen)
 
 
@@ -183,6 +186,9 @@ def nvcc() -> Finding:
     if said := _refusal(Path(found), version, machine.arch() if has_gpu else None):
         return Finding("nvcc", "fail" if has_gpu else "warn", f"{seen}; it says: {said}",
                        advice(said) or "install the CUDA toolkit again, or name another in CUDA_HOME")
+    if unfit := _unfit("""[,'"`]"""):
+        return Finding("nvcc", "fail" if has_gpu else "warn", f"{seen}; it cannot take {unfit}",
+                       "move that folder to a path without commas and quotes, or name another for builds in LABKIT_BUILD")
     if wrong:
         return Finding("nvcc", "warn", f"{seen}; {named} holds none", f"unset {variable}")
     return Finding("nvcc", "ok", seen)
@@ -216,11 +222,16 @@ def ninja() -> Finding:
     if version is None:
         return Finding("ninja", "fail", f"{found} does not run" if found else "not on PATH",
                        f"{SET_UP}, or: python -m pip install ninja")
-    for folder in (REPOSITORY, build_root(), sys.prefix):
-        if unfit := re.search(r"[$:]", str(folder)):  # torch leaves them as they are, and ninja reads them as its own signs
-            return Finding("ninja", "fail", f"{version} at {found}; it cannot take the {unfit[0]} in {folder}",
-                           "move that folder to a path without $ and :, or name another folder for builds in LABKIT_BUILD")
+    if unfit := _unfit("[$:]"):  # torch leaves them as they are, and ninja reads them as its own signs
+        return Finding("ninja", "fail", f"{version} at {found}; it cannot take {unfit}",
+                       "move that folder to a path without $ and :, or name another folder for builds in LABKIT_BUILD")
     return Finding("ninja", "ok", f"{version} at {found}")
+
+
+def _unfit(signs: str) -> str | None:
+    """The first of some signs in the path of a folder in which, or against which, kernels are built."""
+    found = ((re.search(signs, str(folder)), folder) for folder in (REPOSITORY, build_root(), sys.prefix))
+    return next((f"the {sign[0]} in {folder}" for sign, folder in found if sign), None)
 
 
 def memory() -> Finding:

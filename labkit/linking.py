@@ -111,10 +111,7 @@ def _opened(library: Path) -> str:
 
 
 def _by_torch(folder: Path) -> str:
-    with toolchain.tools_on_path():
-        from torch.utils import cpp_extension
-
-        toolchain.point_torch_to_cuda()
+    with toolchain.torchs_builder() as cpp_extension:
         try:
             cpp_extension.load("near_and_far", [str(SOURCES / "near.cu"), str(SOURCES / "far.cu")], extra_cuda_cflags=["-dc"],
                                build_directory=str(folder), with_cuda=True, is_python_module=False)

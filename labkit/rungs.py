@@ -50,8 +50,6 @@ class Rung:
 
 def _load(folder: Path, *sources: str, python: bool) -> object:
     """torch.utils.cpp_extension.load of files in labs/builds; the module, or None for a library of operators."""
-    from torch.utils import cpp_extension
-
     cuda = machine.backend() == "cuda"
     include = list(map(str, INCLUDE))
     flags, cuda_flags = _flags(stable="stable.cpp" in sources)
@@ -59,8 +57,7 @@ def _load(folder: Path, *sources: str, python: bool) -> object:
     if not cuda:
         paths[0] = host.transform_into(folder, paths[0], include)
         include = [str(folder), str(host.INCLUDE_DIR), *include]
-    with toolchain.tools_on_path():
-        toolchain.point_torch_to_cuda()
+    with toolchain.torchs_builder() as cpp_extension:
         return cpp_extension.load("builds_" + paths[-1].stem, [str(path) for path in paths], extra_cflags=flags,
                                   extra_cuda_cflags=[*cuda_flags, *(["-DUSE_CUDA"] if cuda else [])],
                                   extra_include_paths=include, build_directory=str(folder), with_cuda=cuda,
@@ -86,12 +83,9 @@ def _stable(folder: Path) -> Function:
 
 
 def _inline(folder: Path) -> Function:
-    from torch.utils import cpp_extension
-
     # The texts are what the files of the other ways hold; torch puts torch/extension.h and torch/types.h before them.
     flags, cuda_flags = _flags()
-    with toolchain.tools_on_path():
-        toolchain.point_torch_to_cuda()
+    with toolchain.torchs_builder() as cpp_extension:
         return cpp_extension.load_inline(
             "builds_inline", ['#include "binding.h"'], ['#include "gelu_one.cu"'], functions=["gelu_one_of"],
             extra_cflags=flags, extra_cuda_cflags=cuda_flags,

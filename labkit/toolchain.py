@@ -12,7 +12,10 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Iterator
+
+import torch
 
 from labkit import machine
 from labkit.environment import environment
@@ -37,6 +40,13 @@ def point_torch_to_cuda() -> None:
 
     home = machine.cuda_home() or (machine.cuda_include() and machine.cuda_include().parent)
     cpp_extension.CUDA_HOME = str(_without_spaces(home)) if home else cpp_extension.CUDA_HOME
+
+
+def quote_torchs_libraries() -> None:
+    """torch's builder hands the folder of its libraries to a shell unquoted, so that a path with a space would fall apart."""
+    from torch.utils import cpp_extension  # a second of import, and only a build needs it
+
+    cpp_extension.TORCH_LIB_PATH = shlex.quote(str(Path(torch.__file__).parent / "lib"))
 
 
 @functools.cache
@@ -84,3 +94,14 @@ def tools_on_path() -> Iterator[None]:
             _within -= 1
             if _within == 0:
                 _before.close()
+
+
+@contextlib.contextmanager
+def torchs_builder() -> Iterator[ModuleType]:
+    """torch.utils.cpp_extension, which within finds its tools, CUDA and torch's libraries wherever they are."""
+    with tools_on_path():
+        from torch.utils import cpp_extension
+
+        point_torch_to_cuda()
+        quote_torchs_libraries()
+        yield cpp_extension

@@ -1,6 +1,7 @@
 """What tests share: a lab's session, a browser, and that tests marked `gpu` are skipped where kernels cannot run on one."""
 
 import gc
+import importlib.util
 import os
 import shutil
 
@@ -17,12 +18,22 @@ def session(tmp_path, monkeypatch):
     return results.session
 
 
+ODD = "Kern (el) & ä"  # a folder whose path falls apart where it is not quoted; nvcc takes no quotes in one
+
+
+@pytest.fixture(scope="session")
+def torch_in_an_odd_folder(tmp_path_factory):
+    """A PYTHONPATH by which new processes find torch in an odd folder, as they do beneath a repository that lies in one."""
+    folder = tmp_path_factory.mktemp("torch") / ODD
+    folder.mkdir()
+    (folder / "torch").symlink_to(os.path.dirname(importlib.util.find_spec("torch").origin))
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 @pytest.fixture
 def own_builds(tmp_path, monkeypatch):
-    """A build root without a build, but with the objects that were kept so far, which take longest. Its path falls apart where
-    it is not quoted.
-    """
-    kept, root = build_folder.build_root(), tmp_path / "it's Kern (el) & ä" / "build"
+    """A build root without a build, but with the objects that were kept so far, which take longest; in an odd folder."""
+    kept, root = build_folder.build_root(), tmp_path / f"it's {ODD}" / "build"
     root.mkdir(parents=True)
     for path in kept.glob("*.o"):
         shutil.copy(path, root)

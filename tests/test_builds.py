@@ -69,7 +69,12 @@ def test_a_build_folder_that_has_gone_is_told(copy, tmp_path):
 
 # -- rebuilds -----------------------------------------------------------------------------------------------
 
-def test_what_is_compiled_again():
+@pytest.fixture
+def odd_torch(torch_in_an_odd_folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", torch_in_an_odd_folder)
+
+
+def test_what_is_compiled_again(odd_torch):
     rows = {row["changed"]: list(row.values())[1:] for row in caching.rebuilds("rebuilds")}
     assert rows == {  # load() in the same process, in a new one; whether labkit.load has another folder for it
         "nothing": ["reused", "reused", False],
@@ -83,7 +88,7 @@ def test_what_is_compiled_again():
 
 # -- the ladder ---------------------------------------------------------------------------------------------
 
-def test_a_way_is_cold_then_warm_in_processes_of_its_own(tmp_path):
+def test_a_way_is_cold_then_warm_in_processes_of_its_own(tmp_path, odd_torch):
     before = set(sys.modules)
     cold = climbing._climb("load(), stable ABI", tmp_path)
     made = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.suffix in (".o", ".so")}
@@ -203,7 +208,7 @@ def test_nvccs_stages_are_those_that_the_table_names(monkeypatch):
 
 # -- faults -------------------------------------------------------------------------------------------------
 
-def test_provoked_faults_end_in_a_clear_error_or_are_mended():
+def test_provoked_faults_end_in_a_clear_error_or_are_mended(odd_torch):
     rows = {row["fault"]: (*row["torch"], *row["labkit"]) for row in build_faults.provoke("faults")}
     never_built = "OSError: Could not load this library: …/tried.so"
     assert {fault: (torchs, later) for fault, (torchs, later, _, _) in rows.items()} == {

@@ -25,13 +25,14 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A wheel for one architecture and its PTX, one for all workers of pytest-xdist."""
+def built(tmp_path_factory, torch_in_an_odd_folder):
+    """A wheel for one architecture and its PTX, one for all workers of pytest-xdist, built with torch in an odd folder."""
     place = tmp_path_factory.getbasetemp()
     place = (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "built"
     place.mkdir(exist_ok=True)
     with FileLock(place / "lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_BUILD", str(place))
+        patch.setenv("PYTHONPATH", torch_in_an_odd_folder)
         made = list(wheels.folder().glob("*.whl"))
         return made[0] if made else wheels.wheel("gelu", arch=f"{target()}+PTX")
 

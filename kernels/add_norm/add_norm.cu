@@ -193,7 +193,7 @@ template <class F> __device__ State<F> merged_in_block(State<F> s) {
     __syncthreads();
     const bool there = lane * LANES < blockDim.x;
     s = merged_lanes(there ? State<F>{part[0][lane], part[1][lane], part[2][lane]} : State<F>{0, 0, 0});
-    // Two lanes that merge each other's states may differ: of two products that are added, an FMA rounds one. So lane 0's count.
+    // Lanes that merge each other's states may differ, since of two products that are added an FMA rounds one: lane 0's count.
     return {s.n, __shfl_sync(0xffffffff, s.mean, 0), __shfl_sync(0xffffffff, s.squares, 0)};
 }
 

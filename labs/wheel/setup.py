@@ -70,7 +70,8 @@ def run(*command: object) -> None:
 
 def compile_cuda(library: Path) -> None:
     # One call compiles and links. -nodlink: device code is not linked across files here, and the step would note paths.
-    host_flags = [f"-Xcompiler={flag}" for flag in ("-fPIC", *PLAIN_PATHS)]
+    # nvcc splits what it hands on at spaces and commas, which these may hold, unless it is quoted.
+    host_flags = [f'-Xcompiler="{flag}"' for flag in ("-fPIC", *PLAIN_PATHS)]
     run(NVCC, "-shared", "-nodlink", "-cudart", "static", "--threads", "0", *FLAGS, "-DUSE_CUDA", "-diag-suppress=177",
         *targets(), *host_flags, *(f"-I{folder}" for folder in (*INCLUDE, TORCH / "include")), f"-L{TORCH / 'lib'}",
         *(f"-Xlinker={flag}" for flag in LIBRARIES), SOURCE, SOURCE.parent / "binding.cpp", "-o", library)
