@@ -87,7 +87,7 @@ def explained(command: list[str], operator: Operator) -> list[dict]:
         word, taken = command[at], 2 if command[at] in _WITH_VALUE else 1
         if word.startswith("-") and word not in ("-c", "-o"):  # the others are the files that the step names
             ours = word in own or word.startswith(("-I", "-DBUILD_VERSION"))
-            rows.append({"word": _plain(" ".join(command[at:at + taken]), operator), "from": "labkit" if ours else "torch",
+            rows.append({"word": " ".join(_plain(part, operator) for part in command[at:at + taken]), "from": "labkit" if ours else "torch",
                          "what for": next((text for pattern, text in _PURPOSES if re.match(pattern, word)), ""), "in": step})
         at += taken
     return rows
@@ -107,8 +107,7 @@ def _gathered(rows: list[dict]) -> list[dict]:
             for (origin, purpose, where), found in words.items()]
 
 
-def _plain(text: str, operator: Operator) -> str:
-    """Without the folders of this machine and the hash of this build."""
-    key = operator.namespace.removeprefix(f"{operator.name}_")
-    text = re.sub(r"\S+\.d$", "OBJECT.d", text.replace(key, "HASH"))
-    return re.sub(r"(^|[ ]|-I|-L)/\S*/([\w.-]+)", r"\1…/\2", text)
+def _plain(word: str, operator: Operator) -> str:
+    """Without the folders of this machine, whose names may hold spaces, and the hash of this build."""
+    word = word.replace(operator.namespace.removeprefix(f"{operator.name}_"), "HASH")
+    return "OBJECT.d" if word.endswith(".d") else re.sub(r"^(-I|-L|)/.*/", r"\1…/", word)

@@ -60,6 +60,14 @@ def test_the_words_of_nvcc_are_explained_too():
     assert "-ccbin …/gcc" in [row["word"] for row in rows] and "-MF OBJECT.d" in [row["word"] for row in rows]
 
 
+def test_folders_whose_names_hold_spaces_are_shortened_too():
+    operator = types.SimpleNamespace(name="gelu", namespace="gelu_0123", backend="host")
+    command = [re.sub("^(-I|)/", r"\1/my books/", word).replace("gelu.cuda.o", "/my books/gelu.cuda.o") for word in NVCC]
+    rows = [(row["word"], row["in"]) for row in dissection.explained(command, operator)]
+    assert {"-I…/include", "-isystem …/include", "-ccbin …/gcc", "-MF OBJECT.d"} <= {word for word, _ in rows}
+    assert "my" not in str(rows)
+
+
 def test_a_build_folder_that_has_gone_is_told(copy, tmp_path):
     gone = types.SimpleNamespace(name="copy", library=tmp_path / "copy.so")
     for build_of in (gone, labkit.load("copy", version=1, backend="host")):  # the second is made without ninja
