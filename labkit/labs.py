@@ -184,7 +184,8 @@ async def _run_one(path: Path, log: Path, save: bool, progress: Progress, interr
         raise LabFailed(f"cell {reached} of {len(code)}: its Python process ended (a crash, such as an access "
                         "outside memory, or no memory left)") from error
     except RuntimeError as error:
-        raise LabFailed(f"its Python process did not start: {error}") from error
+        raise LabFailed(f"its Python process did not start: {error}; its own words stand above, and python3 -m labkit doctor "
+                        "may know the cause") from error
     finally:
         progress.stop_task(task)
         _write(notebook, EXECUTED / path.name)

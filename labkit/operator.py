@@ -46,8 +46,9 @@ class Operator:
         ops.forward(x, version) returns new tensors, ops.forward_out(x, y, version) writes into given ones. No gradient passes
         through the latter, and a graph that has saved y notices that it is another. In eager mode y also loses the history that
         it had; under torch.compile, or a TorchDispatchMode, it keeps it, so pass a y without one.
-    function: what a call runs. It refuses forward mode, but for one case: torch.compile looks once, where the function that it
-        compiles first calls the operator, so forward mode that begins after that, in the same function, gets tangents of 0.
+    function: what a call runs. It refuses forward mode, which the registered operators would let pass without a tangent; but
+        torch.compile looks once, where the function that it compiles first calls the operator: of forward mode that begins
+        after that, in the same function, the tangents are 0.
     versions: {1: "one element a thread", ...}, those that this build holds, from the header of the .cu file.
     source, library: the .cu file and what was built from it.
     reference: the module kernels/<name>/reference.py. rivals: the module rivals.py, what it is measured against.

@@ -136,6 +136,13 @@ def test_a_cell_without_end_is_ended(stage, monkeypatch):
     assert "cell 1 of 1: it ran for over 1 s" in stage.said
 
 
+def test_a_process_that_does_not_start_is_told_and_who_may_know_why(stage, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "none that Python takes")
+    stage.add("01_good", "1")
+    assert stage.run() == 1
+    assert re.search(r"its Python process did not\s+start: .*python3 -m labkit doctor", stage.said, re.DOTALL)
+
+
 def test_an_interruption_ends_the_kernel_and_the_labs_after_it(stage):
     stage.add("01_long", "import os, pathlib, signal, time\npathlib.Path('kernel').write_text(str(os.getpid()))\n"
                          "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)")
