@@ -87,7 +87,8 @@ def explained(command: list[str], operator: Operator) -> list[dict]:
         word, taken = command[at], 2 if command[at] in _WITH_VALUE else 1
         if word.startswith("-") and word not in ("-c", "-o"):  # the others are the files that the step names
             ours = word in own or word.startswith(("-I", "-DBUILD_VERSION"))
-            rows.append({"word": " ".join(_plain(part, operator) for part in command[at:at + taken]), "from": "labkit" if ours else "torch",
+            plain = " ".join(_plain(part, operator) for part in command[at:at + taken])
+            rows.append({"word": plain, "from": "labkit" if ours else "torch",
                          "what for": next((text for pattern, text in _PURPOSES if re.match(pattern, word)), ""), "in": step})
         at += taken
     return rows
