@@ -137,7 +137,7 @@ void launch(ArraysOf<Mode, T> a, int64_t n, cudaStream_t stream) {
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&threads_an_sm, cudaDevAttrMaxThreadsPerMultiProcessor, device);
-    const unsigned most = sms * (threads_an_sm / THREADS);  // what all SMs hold at a time
+    const unsigned most = sms * (threads_an_sm / THREADS);  // what all SMs hold at a time, at the most
     const unsigned blocks = n < int64_t(most) * THREADS ? blocks_for(n, THREADS) : most;
     kernel<Mode, T><<<blocks, THREADS, 0, stream>>>(a, n);
 }
