@@ -301,23 +301,21 @@ def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@functools.lru_cache(maxsize=8)  # the book reads a file hundreds of times
 def document(text: str, what: str) -> dict:
-    """The text of a results file, read. Raises ResultsError, which names it as `what`, where it breaks the schema."""
-    _check_text(text, what)
-    return json.loads(text)
+    """The text of a results file, read: one object for all who ask, so not to be changed. Raises ResultsError, which names it
+    as `what`, where it breaks the schema.
+    """
+    try:
+        found = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ResultsError(f"{what}: not valid JSON: {error}") from error
+    _validate(found, what)
+    return found
 
 
 def _read(path: Path) -> dict:
     return document(path.read_text(encoding="utf-8"), str(path))
-
-
-@functools.lru_cache(maxsize=8)  # the book reads a file hundreds of times, and checking takes 40 times as long as reading
-def _check_text(text: str, what: str) -> None:
-    try:
-        document = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise ResultsError(f"{what}: not valid JSON: {error}") from error
-    _validate(document, what)
 
 
 def _refuse_constant(name: str) -> None:
