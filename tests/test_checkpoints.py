@@ -1,6 +1,7 @@
 """The checkpoints of the training program of labs/, and its processes that share a model out, on the CPU by gloo."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -114,21 +115,23 @@ def test_a_checkpoint_of_other_settings_is_refused_and_the_difference_named(alon
 # -- several processes -----------------------------------------------------------------------------------------
 
 def test_fsdp_shares_the_state_out_and_what_two_have_saved_one_and_then_two_by_ddp_go_on_with(tmp_path):
-    program, folder = REPOSITORY / "labs" / "train.py", tmp_path / "run"
+    import train
 
-    def trained(way, processes, steps):
-        arguments = ["--tiny", "--device", "cpu", "--precision", "float64", "--way", way, "--steps", str(steps),
-                     "--folder", str(folder)]
-        with started(program, processes, arguments, folder) as run:
+    def asked(way, steps, folder):
+        return ["--tiny", "--device", "cpu", "--precision", "float64", "--way", way, "--steps", str(steps), "--folder", str(folder)]
+
+    def by_two(way, steps, folder):
+        with started(REPOSITORY / "labs" / "train.py", 2, asked(way, steps, folder), folder) as run:
             return losses(run.finish())
 
-    trained("fsdp", 2, 4)
-    first, second = (path.stat().st_size for path in sorted((folder / "checkpoints" / "step-00000004").glob("*.distcp")))
+    together, single = tmp_path / "together", tmp_path / "single"
+    by_two("fsdp", 4, together)
+    first, second = (path.stat().st_size for path in sorted((together / "checkpoints" / "step-00000004").glob("*.distcp")))
     assert 0.8 <= first / second <= 1.25  # each process has written its half of the weights and moments
-    trained("plain", 1, 8)
-    found = trained("ddp", 2, 12)
-    folder = tmp_path / "whole"
-    whole = trained("plain", 1, 12)
+    train.main(asked("plain", 8, together))
+    found = by_two("ddp", 12, together)
+    train.main(asked("plain", 12, single))
+    whole = losses(map(json.loads, (single / "log.jsonl").read_text().splitlines()))
     assert list(found) == list(whole) == list(range(12))
     assert all(found[step] == [pytest.approx(loss, rel=1e-12)] for step, (loss,) in whole.items())
 
