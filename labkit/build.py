@@ -27,8 +27,8 @@ import torch
 
 from labkit import diagnosis, host, machine, results, source_files
 from labkit.build_errors import BuildError, first_error, remedy, short
-from labkit.build_folder import build_root, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
-from labkit.operator import Operator, check_version, kernels, listed_versions, python_part, source_path
+from labkit.build_folder import build_root, is_whole, locked, made_once, note_use, remove, remove_unused, whole_or_not_at_all
+from labkit.operator import Operator, check_listed, check_version, kernels, listed_versions, python_part, source_path
 from labkit.toolchain import jobs, tools_on_path, torchs_builder
 
 # Headers of torch 2.9's stable ABI: a library built so runs on 2.9 and on every later torch.
@@ -59,12 +59,13 @@ def load(name: str, version: int | None = None, rebuild: bool = False, backend: 
     Prints one line, unless this process has loaded that build before: what was built, for which backend, how long it took up
     to and with the first launch, and where it lies; and one before that where it waits for another process that builds it.
     Returns an Operator. Raises FileNotFoundError for an unknown name, TypeError for one that is no text or for flags that are
-    no list, ValueError for an unknown version, a source not in UTF-8 or flags where nvcc does not compile, and BuildError,
-    with the compiler's first error on top, when it does not compile, a tool is missing, torch has no code for this GPU, or the
-    system refuses the files; where a remedy is known it is the line after that.
+    no list, ValueError for an unknown version, a source that lists none or is not in UTF-8, or flags where nvcc does not
+    compile, and BuildError, with the compiler's first error on top, when it does not compile, a tool is missing, torch has no
+    code for this GPU, or the system refuses the files; where a remedy is known it is the line after that.
     """
     source = source_path(name)
     versions = listed_versions(source_files.text(source))
+    check_listed(name, source.name, versions)
     if version is not None:
         check_version(name, version, source.name, versions)
     if backend not in (None, "cuda", "host", "trace"):
@@ -216,7 +217,7 @@ def _build(name: str, version: int | None, namespace: str, backend: str, folder:
 def _loads(library: Path) -> bool:
     """Loads a library that was built before; False where there is none, or none that is whole and of this kind of machine."""
     with contextlib.suppress(OSError):
-        if library.exists():
+        if is_whole(library.parent):
             note_use(library)
             torch.ops.load_library(library)
             return True

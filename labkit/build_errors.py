@@ -11,6 +11,8 @@ from labkit import REPOSITORY, host
 _OWN_FOLDER = "name a folder that is yours in LABKIT_BUILD, such as LABKIT_BUILD=$HOME/labkit-build"
 NO_PROGRAMS = "name a folder in LABKIT_BUILD from whose disk programs may be run: this one is mounted noexec"
 _SPACE = "free some disk, for example with: python3 -m labkit clean"
+_DAMAGED = ("remove what earlier builds have left, of which some is damaged: python3 -m labkit clean; and where LABKIT_BUILD "
+            "is set, what is in that folder")
 _MEMORY = "close other programs, or let one compiler run at a time: MAX_JOBS=1"
 
 # What compilers and the system say, and what to do about it.
@@ -18,6 +20,8 @@ _REMEDIES = {
     "failed to map segment": NO_PROGRAMS,
     "unsupported GNU version": "install an older g++, and name it in CC and CXX, such as CC=g++-13 CXX=g++-13",
     "unsupported clang version": "install an older clang, and name it in CC and CXX, such as CC=clang-18",
+    "reported success and made no": "name one C++ compiler in CXX, such as CXX=g++-12, or unset CXX",
+    "file not recognized": _DAMAGED, "unknown file type": _DAMAGED, "reading precompiled header": _DAMAGED,
     "No space left on device": _SPACE, "Disk quota exceeded": _SPACE,
     "Could not open output file": "name a folder that is yours in TMPDIR",
     "Failed to preprocess host compiler properties": "mend the C++ compiler, which nvcc calls",
@@ -29,7 +33,7 @@ _REMEDIES = {
                                     "a torch for its CUDA; or set LABKIT_BACKEND=host",
 }
 _ERROR = re.compile(r"\berror\b\s*:|\berror #|fatal|No space left|undefined (reference|symbol)|died due to signal|"
-                    r"\bld: cannot|^Killed$|memory exhausted")
+                    r"\bld: cannot|file not recognized|^Killed$|memory exhausted")
 
 
 class BuildError(RuntimeError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import json
 import os
 import re
 import shutil
@@ -74,7 +75,7 @@ def _opened(path: Path) -> IO[str]:
 @contextlib.contextmanager
 def whole_or_not_at_all(made: Path) -> Iterator[Path]:
     """A path beside `made` at which nothing is yet, to make it there: it becomes `made` where the block ends well, else it
-    goes. Inside `locked`.
+    goes. `is_whole` then knows it. Inside `locked`.
 
     What killed builds have left goes too. Their compilers may still run, so no two processes make a thing at the same path.
     """
@@ -83,15 +84,34 @@ def whole_or_not_at_all(made: Path) -> Iterator[Path]:
     work = made.with_name(f"{made.name}.{os.getpid()}.work")
     try:
         yield work
+        files = [work] if work.is_file() else [path for path in work.rglob("*") if path.is_file()]
+        _noted(made).write_text(json.dumps({str(path.relative_to(work)): path.stat().st_size for path in files}))
         work.rename(made)
     finally:
         remove(work)
 
 
+def is_whole(made: Path) -> bool:
+    """Whether `made` is there, and each of its files as long as when it was made. A full disk, a power failure and a copy that
+    broke off leave less, and to load half a library ends the process.
+    """
+    try:
+        noted = json.loads(_noted(made).read_bytes())
+        return bool(noted) and all((made / name).stat().st_size == size for name, size in noted.items())
+    except (OSError, ValueError):  # it is not there, or what was noted is no more whole
+        return False
+
+
+def _noted(made: Path) -> Path:
+    """Where the lengths of the files of `made` are kept: beside it, as a file has room for nothing else."""
+    return made.with_name(f"{made.name}.sizes")
+
+
 def made_once(made: Path, make: Callable[[Path], object]) -> Path:
-    """`made`, which is there already, or else is made at the path that `make` is given, by one process while others wait."""
+    """`made`, which is there and whole, or else is made at the path that `make` is given, by one process while others wait."""
     with locked(made):
-        if not made.exists():
+        if not is_whole(made):
+            remove(made)
             with whole_or_not_at_all(made) as work:
                 make(work)
         note_use(made)
@@ -119,6 +139,7 @@ def remove_unused(root: Path) -> None:
                     if _is_unused(kept):
                         aside = kept.with_name(f"{kept.name}.{os.getpid()}.work")
                         kept.rename(aside)
+                        remove(_noted(kept))
                         remove(aside)
 
 

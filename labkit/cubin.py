@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Sequence
 
 from labkit import build, disassembly, machine, source_files
-from labkit.build_folder import build_root, locked, made_once, whole_or_not_at_all
+from labkit.build_folder import build_root, made_once
 from labkit.operator import check_version, kernels, listed_versions, source_path
 
+_CUBIN, _LOG = "kernels.cubin", "nvcc.log"  # in a folder of their own
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '\w+'")
 
 
@@ -115,27 +116,26 @@ def compile_cubin(name: str, version: int | None = None, arch: str = "sm_90", fl
     counted = build.sources_under(kernels() / "include", *([path.parent] if source is None else []))
     key = build.digest(counted, text, str(path), options, nvcc_version)
     if isinstance(source, str):
-        path = folder / f"{name}-{key}.cu"
-    cubin = folder / f"{name}-{key}.cubin"
-    with locked(cubin):
-        if not cubin.exists():
-            if isinstance(source, str):
-                path.write_text(source, encoding="utf-8")
-            _compile([str(nvcc), *options, "-Xptxas=-v", *(f"-I{it}" for it in build.include_folders(path)), str(path)], cubin)
-    log = cubin.with_suffix(".log").read_text(encoding="utf-8")
+        path = made_once(folder / f"{name}-{key}.cu", lambda work: work.write_text(source, encoding="utf-8"))
+    command = [str(nvcc), *options, "-Xptxas=-v", *(f"-I{it}" for it in build.include_folders(path)), str(path)]
+    made = folder / f"{name}-{key}"
+    made_once(made, lambda work: _compile(command, work, made.with_suffix(".log")))
+    cubin, log = made / _CUBIN, (made / _LOG).read_text(encoding="utf-8")
     return Cubin(f"nvcc {nvcc_version} for {arch}", cubin, log, (kernels().resolve(), path.parent),
                  tuple(_kernels(log, cubin.read_bytes())))
 
 
-def _compile(command: list[str], cubin: Path) -> None:
-    with whole_or_not_at_all(cubin) as work:
-        done = subprocess.run([*command, "-cubin", "-o", str(work)], capture_output=True, encoding="utf-8", errors="replace")
-        said = done.stdout + done.stderr
-        if done.returncode:
-            if unsupported := re.search(r"unsupported (GNU|clang) version.*", said):
-                raise NoCompiler(f"nvcc takes no C++ compiler that is here: {unsupported[0]}")
-            raise build.BuildError(build.first_error(said, cubin.with_suffix(".log")))
-        cubin.with_suffix(".log").write_text(said, encoding="utf-8")
+def _compile(command: list[str], folder: Path, refused: Path) -> None:
+    """Makes a folder with the cubin and what was said. refused: the file for what is said where it does not compile."""
+    folder.mkdir()
+    done = subprocess.run([*command, "-cubin", "-o", str(folder / _CUBIN)], capture_output=True, encoding="utf-8",
+                          errors="replace")
+    said = done.stdout + done.stderr
+    if done.returncode:
+        if unsupported := re.search(r"unsupported (GNU|clang) version.*", said):
+            raise NoCompiler(f"nvcc takes no C++ compiler that is here: {unsupported[0]}")
+        raise build.BuildError(build.first_error(said, refused))
+    (folder / _LOG).write_text(said, encoding="utf-8")
 
 
 def _kernels(log: str, cubin: bytes) -> list[Kernel]:
@@ -157,7 +157,7 @@ def _kernels(log: str, cubin: bytes) -> list[Kernel]:
 def _disassembled(tool: Path, cubin: Path, folders: tuple[Path, ...]) -> dict[str, list[disassembly.Instruction]]:
     # What is printed is kept too, by the cubin's content: flags that change nothing make the same one.
     content = hashlib.sha256(cubin.read_bytes()).hexdigest()
-    printed = cubin.parent / f"{build.digest([], content, str(tool), machine.output(tool, '--version'))}.sass"
+    printed = cubin.parents[1] / f"{build.digest([], content, str(tool), machine.output(tool, '--version'))}.sass"
 
     def disassemble(work: Path) -> None:
         done = subprocess.run([tool, "-c", "-gi", cubin], capture_output=True, encoding="utf-8", errors="replace")

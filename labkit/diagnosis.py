@@ -63,7 +63,7 @@ def python() -> Finding:
 
 
 def compiler() -> Finding:
-    """The C++ compiler, asked to read a C++20 header."""
+    """The C++ compiler, asked to compile what includes a C++20 header."""
     found = machine.find_cxx()
     if found is None:
         if os.environ.get("CXX"):
@@ -72,23 +72,28 @@ def compiler() -> Finding:
         return Finding("C++ compiler", "fail", "none (c++ is not on PATH)",
                        "install one: apt install g++, or dnf install gcc-c++")
     seen = f"{(machine.output(found, '--version') or 'no version').splitlines()[0]} at {found}"
-    if not _compiles(found):
-        return Finding("C++ compiler", "fail", f"{seen}; it does not compile C++20",
+    if wrong := _wrong(found):
+        return Finding("C++ compiler", "fail", f"{seen}; {wrong}",
                        "install g++ 11 or clang 14, or newer, and name it: CXX=g++-12")
     return Finding("C++ compiler", "ok", seen)
 
 
-def _compiles(compiler: Path) -> bool:
-    """Whether it takes C++20. One that did is not asked again: each build looks, and there are many in one process."""
+def _wrong(compiler: Path) -> str | None:
+    """What keeps it from compiling C++20, in words. One that did is not asked again: each build looks, and there are many in
+    one process.
+    """
     if (compiler,) not in _sound:
-        try:
-            done = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], capture_output=True, timeout=20,
+        try:  # to assembly, on its standard output, which needs no disk
+            done = subprocess.run([compiler, "-std=c++20", "-S", "-x", "c++", "-", "-o", "-"], capture_output=True, timeout=20,
                                   input=b"#include <bit>\nstatic_assert(std::popcount(7u) == 3);\n")
         except (OSError, subprocess.SubprocessError):
-            return False
-        if done.returncode == 0:
-            _sound.add((compiler,))
-    return (compiler,) in _sound
+            return "it does not compile C++20"
+        if done.returncode:
+            return "it does not compile C++20"
+        if not done.stdout:
+            return "it reports success and makes nothing"
+        _sound.add((compiler,))
+    return None
 
 
 def packages() -> Finding:

@@ -19,7 +19,7 @@ import torch
 from labkit import machine, results, source_files
 from labkit.build import load
 from labkit.launching import launch_of
-from labkit.operator import listed_versions, python_part, source_path
+from labkit.operator import check_listed, listed_versions, python_part, source_path
 from labkit.profiling import NotCounted, profile
 from labkit.references import dtype_of, exact_outputs, shape_of
 from labkit.report import NO_GPU, keep, show_recorded
@@ -180,7 +180,9 @@ def validate(what: str, cases: Sequence[Case | Rival], kinds: tuple[type, ...] =
         raise ValueError(f"{what}: cases has to be a list of {' or '.join(f'labkit.{kind.__name__}' for kind in kinds)} with "
                          f"different labels (a note tells two apart); it is {cases!r}")
     for case in cases:
-        versions = listed_versions(source_files.text(source_path(case.operator)))
+        source = source_path(case.operator)
+        versions = listed_versions(source_files.text(source))
+        check_listed(case.operator, source.name, versions)
         reference = python_part(case.operator, "reference")
         known = (hasattr(python_part(case.operator, "rivals"), case.function) if isinstance(case, Rival)
                  else case.version in versions)

@@ -39,6 +39,7 @@ CXX_FLAGS = [
     "-fvisibility=hidden",  # two builds of an edited file, in one process, must share nothing
     "-fwrapv",  # a signed overflow wraps, as it does on a GPU
     "-fno-strict-aliasing",  # float* read through float4*
+    "-fno-delete-null-pointer-checks",  # what follows a null pointer is not left out
     "-ffp-contract=off",  # the same result on every CPU
     "-U_FORTIFY_SOURCE",  # it forbids longjmp between stacks
 ]
@@ -299,29 +300,31 @@ def compile_object(source: Path, options: list[str], object_file: Path, gcc: boo
     Raises HostBackendError where there is no g++, RuntimeError with the compiler's output where it fails.
     """
     chosen = _gcc() if gcc else machine.find_cxx() or "c++"
-    _run(chosen, *options, "-fPIC", "-c", source, "-o", object_file)
+    _run(object_file, chosen, *options, "-fPIC", "-c", source)
 
 
 def parse_header(header: Path, options: list[str], parsed: Path) -> None:
     """Writes what g++ makes of a header, for a file that includes it first, under the same options; RuntimeError as above."""
-    _run(machine.find_cxx() or "c++", *options, "-fPIC", "-w", "-x", "c++-header", header, "-o", parsed)
+    _run(parsed, machine.find_cxx() or "c++", *options, "-fPIC", "-w", "-x", "c++-header", header)
 
 
 def link(objects: list[Path], library: Path, torch_libraries: Path) -> None:
     """Links object files into a library that torch loads; RuntimeError with the linker's output where it fails."""
     # libtorch.so brings the libraries that hold what is called, which are too large to be searched here.
     named = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-Wl,--no-as-needed", "-ltorch"]
-    _run(machine.find_cxx() or "c++", "-shared", "-pthread", *objects, f"-L{torch_libraries}", *named, "-o", library)
+    _run(library, machine.find_cxx() or "c++", "-shared", "-pthread", *objects, f"-L{torch_libraries}", *named)
 
 
-def _run(*command: str | Path) -> None:
+def _run(made: Path, *command: str | Path) -> None:
     # LANGUAGE: in another language there would be no "error:" to look for.
-    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-                          errors="replace", env={**os.environ, "LANGUAGE": "en"})
+    done = subprocess.run([*map(str, command), "-o", str(made)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          encoding="utf-8", errors="replace", env={**os.environ, "LANGUAGE": "en"})
     if done.returncode < 0:
         raise RuntimeError(f"{done.stdout}{command[0]}: fatal: ended by signal {-done.returncode}")
     if done.returncode:
         raise RuntimeError(done.stdout or f"{command[0]}: fatal: it ended with {done.returncode} and said nothing")
+    if not made.exists():
+        raise RuntimeError(f"{done.stdout}{command[0]}: fatal: it reported success and made no {made.name}")
 
 
 def _gcc() -> str:

@@ -129,10 +129,19 @@ def listed_versions(source: str) -> dict[int, str]:
             re.findall(r"^//\s+v(\d+)\s+(.+)$", header.group(0) if header else "", re.MULTILINE)}
 
 
+def check_listed(name: str, source: str, versions: dict[int, str]) -> None:
+    """ValueError, with what its header has to look like, for a .cu file, `source`, that lists no version."""
+    if not versions:
+        raise ValueError(f"{name}: {source} lists none of its versions. It has to begin with lines of // comments, from its "
+                         "first line on and without a blank one between, and each version has one of them: //   v1  one "
+                         "element a thread")
+
+
 def check_version(name: str, version: Any, source: str, versions: dict[int, str]) -> None:
     """ValueError for a version that a .cu file, `source`, does not list."""
+    check_listed(name, source, versions)
     if type(version) is not int or version not in versions:
-        raise ValueError(f"{name}: version is {version!r}; {source} lists {', '.join(map(str, versions)) or 'none'}")
+        raise ValueError(f"{name}: version is {version!r}; {source} lists {', '.join(map(str, versions))}")
 
 
 def python_part(name: str, part: str) -> ModuleType:

@@ -99,7 +99,9 @@ def folder() -> Path:
 
 
 def built_with(wheel: Path, package: str = PACKAGE) -> dict:
-    """What a wheel says of its build (its built.json); ValueError for one that holds no such package."""
+    """What a wheel says of its build (its built.json); ValueError for one that holds no such package, or is damaged."""
+    if not zipfile.is_zipfile(wheel):
+        raise ValueError(f"{wheel} is damaged, or no wheel; make it anew with labkit.wheel")
     with zipfile.ZipFile(wheel) as files:
         if f"{package}/built.json" not in files.namelist():
             raise ValueError(f"{wheel.name} holds no {package}/built.json; it takes wheels of {package} that "

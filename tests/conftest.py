@@ -35,7 +35,7 @@ def own_builds(tmp_path, monkeypatch):
     """A build root without a build, but with the objects that were kept so far, which take longest; in an odd folder."""
     kept, root = build_folder.build_root(), tmp_path / f"it's {ODD}" / "build"
     root.mkdir(parents=True)
-    for path in kept.glob("*.o"):
+    for path in [*kept.glob("*.o"), *kept.glob("*.sizes")]:
         shutil.copy(path, root)
     for path in kept.glob("parsed-*"):
         if not path.suffix:  # a whole one

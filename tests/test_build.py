@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import time
 
@@ -154,6 +155,59 @@ def test_what_a_killed_build_left_does_not_stop_the_next(kernels):
     assert not left.exists()
 
 
+def halve(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 0), halve], ids=["empty", "half"])
+def test_an_object_or_a_parsed_header_that_is_damaged_is_made_again(kernels, damage):
+    again = dict(rebuild=True, launch=False)  # this process may have loaded it
+    labkit.load("copy", 1, backend="trace", **again)
+    kept = [*build.build_root().glob("binding-copy-*.o"), *build.build_root().glob("tracer-*.o"),
+            *build.build_root().glob("parsed-*/cuda_host.h.gch")]
+    assert len(kept) >= (3 if host.is_gcc("c++") else 2)
+    for path in kept:
+        damage(path)
+    for backend in ("host", "trace"):
+        assert labkit.load("copy", 2, backend=backend, **again).ops.forward(torch.ones(2), 2).tolist() == [1, 1]
+
+
+def test_a_mutants_sources_that_are_damaged_are_written_again(kernels):
+    fault = "copy", 1, "if (i < n)", "if (i <= n)"
+    first = labkit.mutant(*fault, backend="host")
+    halve(first.source)
+    (first.source.parent / "reference.py").unlink()
+    assert labkit.mutant(*fault, backend="host") is first and "i <= n" in first.source.read_text()
+
+
+def test_damage_that_is_seen_by_the_linker_alone_is_told_with_a_remedy(kernels):
+    labkit.load("copy", version=1, rebuild=True)
+    for kept in build.build_root().glob("binding-copy-*.o"):
+        kept.write_bytes(bytes(kept.stat().st_size))  # as some file systems leave it after a power failure
+    with pytest.raises(build.BuildError, match=r"(?s)binding.o: file not recognized.*To mend it: .*python3 -m labkit clean"):
+        labkit.load("copy", version=1, rebuild=True)
+
+
+WITHOUT_VERSIONS = {
+    "a blank line first": lambda text: "\n" + text, "a licence first": lambda text: "/* mine */\n" + text,
+    "an #include first": lambda text: "#include <math.h>\n" + text, "no header": lambda text: text[text.index("#include"):],
+    "versions of another name": lambda text: text.replace("//   v", "//   version "), "nothing": lambda text: "",
+}
+
+
+@pytest.mark.parametrize("change", WITHOUT_VERSIONS)
+def test_a_source_that_lists_no_version_is_told_so_wherever_it_is_named_and_nothing_is_compiled(kernels, monkeypatch, change):
+    source = kernels / "copy" / "copy.cu"
+    source.write_text(WITHOUT_VERSIONS[change](source.read_text()))
+    monkeypatch.setattr(build, "_build", lambda *given: pytest.fail("compiled"))
+    case = labkit.Case("copy", 1, (8,))
+    for call in (lambda: labkit.load("copy"), lambda: labkit.load("copy", version=1), lambda: labkit.trace("copy", version=1),
+                 lambda: labkit.trace("copy"), lambda: labkit.show("copy", 1), lambda: labkit.compile_cubin("copy", 1),
+                 lambda: labkit.mutant("copy", 1, "i < n", "i <= n"), lambda: labkit.agreement("copy", [case], "Counts")):
+        with pytest.raises(ValueError, match=r"copy.cu lists none of its versions.* begin with lines of // comments.*//   v1 "):
+            call()
+
+
 def test_a_compile_error_names_file_and_line_first_and_can_be_mended(kernels):
     source = kernels / "gelu" / "gelu.cu"
     line = source.read_text().splitlines().index("namespace v1 {") + 2
@@ -216,6 +270,14 @@ def test_a_compiler_that_is_killed_is_told_from_one_that_refuses(compiler):
     told = compiler("kill -9 $$")
     assert "c++: fatal: ended by signal 9\nTo mend it: close other programs, or let one compiler run at a time" in told
     assert "fatal: it ended with 3 and said nothing" in compiler("exit 3")
+
+
+def test_a_compiler_that_makes_nothing_is_told_as_such(kernels, compiler):
+    told = compiler(":")
+    assert "c++: fatal: it reported success and made no a.o\nTo mend it: name one C++ compiler in CXX, such as" in told
+    for backend in ("host", "trace"):
+        with pytest.raises(build.BuildError, match="compiler: .*/c\\+\\+; it reports success and makes nothing. To mend it: "):
+            labkit.load("copy", version=1, backend=backend)
 
 
 def test_a_compilers_error_is_found_whatever_the_readers_language(compiler, monkeypatch):

@@ -1,11 +1,12 @@
 """Machine code: what nvcc makes of the operators, by ptxas's and nvdisasm's word. No GPU is needed."""
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from labkit import build, machine
+from labkit import build, cubin, machine
 from labkit.cubin import NoCompiler, bare, compile_cubin
 from labkit.operator import kernels, listed_versions, python_part, source_path
 
@@ -62,7 +63,7 @@ def test_what_was_made_is_kept_until_an_edit_or_another_flag(own_folder, tmp_pat
     first = compile_cubin("one", source=source)
     assert compile_cubin("one", source=source, arch="sm_80").path != first.path
     assert compile_cubin("one", source=source, flags=["-fmad=false"]).path != first.path
-    monkeypatch.setattr("labkit.cubin._compile", lambda command, cubin: pytest.fail("compiled again"))
+    monkeypatch.setattr("labkit.cubin._compile", lambda *given: pytest.fail("compiled again"))
     assert compile_cubin("one", source=source) == first
     monkeypatch.undo()
     monkeypatch.setenv("LABKIT_BUILD", str(own_folder))
@@ -80,6 +81,21 @@ def test_machine_code_that_is_the_same_is_disassembled_once(own_folder, tmp_path
     plain, optimised, unfused = ([one.text for one in each.code(each.kernels[0])] for each in (first, same, other))
     assert first.path != same.path and plain == optimised != unfused
     assert sum(option == "-c" for _, option in tools) == 2
+
+
+@pytest.mark.skipif(machine.find_nvcc() is None or machine.find_cuda_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.parametrize("suffix", [".cu", ".cubin", ".log", ".sass"])
+def test_what_is_kept_and_damaged_is_made_again(own_folder, suffix):
+    def made():
+        cubin._disassembled.cache_clear()  # as in another process
+        found = compile_cubin("one", source="__global__ void one(float* y) { y[0] = 1; }")
+        return found.path, found.kernels, found.code(found.kernels[0])
+
+    first = made()
+    (kept,) = own_folder.rglob(f"*{suffix}")
+    size = kept.stat().st_size
+    os.truncate(kept, size // 2)
+    assert made() == first and kept.stat().st_size > size // 2
 
 
 @needs_nvcc

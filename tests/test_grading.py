@@ -73,6 +73,19 @@ def test_a_file_that_does_not_compile_crashes_or_never_ends_is_told_and_python_l
     assert found.failed.check == check and words in found.failed.words
 
 
+@pytest.mark.parametrize("line", [
+    "int* q = nullptr; *q = 3;", "*(volatile int*)0 = 1;", "*(int*)8 = 1;", "int* q = nullptr; if (i >= n) return; *q = 3;",
+    "float* q = nullptr; if (i >= n) return; y[i] = *q; return;",
+    "if (i >= n) return; struct { int a[40]; }* q = nullptr; q->a[20] = 1;",
+    "if (i >= n) return; x = nullptr;", "int* q = nullptr; if (i >= n) return; atomicAdd(q, 1);",
+    "float4* q = nullptr; if (i >= n) return; *q = float4{1, 2, 3, 4};"])
+def test_a_null_pointer_is_named_also_where_the_compiler_sees_that_it_is_one(tmp_path, line):
+    solution = exercises.read("tail_guard").solution.read_text()
+    (tmp_path / "tail_guard.cu").write_text(solution.replace("if (i >= n) return;", line))
+    found = labkit.grade("tail_guard", tmp_path / "tail_guard.cu", show=False)
+    assert found.failed.check == "bounds" and "of block (0,0,0) follows a null pointer" in found.failed.words
+
+
 @pytest.mark.parametrize("file", [
     lambda text: text[text.index("#include"):], lambda text: "/* mine */\n" + text, lambda text: "\ufeff" + text,
     lambda text: text.replace("\n", "\r\n"), lambda text: text.replace("// BEGIN", "// caf\xe9"),

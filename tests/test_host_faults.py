@@ -4,7 +4,11 @@ import ctypes
 
 import numpy as np
 import pytest
-from host_build import ASSERT, INVALID_CONFIGURATION, INVALID_VALUE, KERNELS, LAUNCH_FAILURE, call, library
+import torch
+from host_build import (ASSERT, COMPILERS, INVALID_CONFIGURATION, INVALID_VALUE, KERNELS, LAUNCH_FAILURE, call, compile_text,
+                        library)
+
+from labkit.apart import launched_apart
 
 
 @pytest.mark.parametrize("grid, block, shared, error", [
@@ -132,3 +136,28 @@ def test_stacks():
     depth = next(d for d in range(200, 600, 2) if call(faults.run_recursion, out, d) != 0)
     text = failure(faults.run_recursion, out, depth)
     assert "more local variables than the host backend's 128 KiB of stack" in text
+
+
+NULL = """\
+#include <cuda_runtime.h>
+__global__ void kernel(const float* x, float* y, long n) {
+    const long i = long(blockIdx.x) * blockDim.x + threadIdx.x;
+    BODY
+    y[i] = x[i];
+}
+extern "C" __attribute__((visibility("default"))) int launch(float* x, float* y) {
+    kernel<<<1, 32>>>(x, y, 32);
+    return cudaGetLastError();
+}
+"""
+
+
+@pytest.mark.parametrize("cxx", COMPILERS)
+@pytest.mark.parametrize("body", ["int* q = nullptr; *q = 3;", "*(volatile int*)0 = 1;",
+                                  "float* q = nullptr; if (i >= n) return; y[i] = *q; return;"])
+def test_a_kernel_that_follows_a_null_pointer_crashes_and_is_not_left_out_by_the_compiler(tmp_path, cxx, body):
+    done, built = compile_text(NULL.replace("BODY", body), tmp_path, cxx=cxx)
+    assert done.returncode == 0, done.stderr
+    x = torch.ones(32)
+    with pytest.raises(RuntimeError, match="ended its process by SIGSEGV"):
+        next(launched_apart([lambda: [torch.tensor(call(ctypes.CDLL(str(built)).launch, x, x.clone()))]]))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ def loaded_anew(version):
     """What a process prints that has loaded nothing before, loads this version of copy and runs it: this one may have it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["labkit.build"])  # to import torch takes longer than all else here
-    with context.Pool(1) as pool:
-        return pool.apply(load_and_run, (version, dict(os.environ)))
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(load_and_run, version, dict(os.environ)).result()
 
 
 def load_and_run(version, variables):
@@ -149,6 +150,7 @@ def date(kept, days_ago):
 def made(path, days_ago):
     (path / "library.so" if not path.suffix else path).parent.mkdir(parents=True, exist_ok=True)
     (path / "library.so" if not path.suffix else path).touch()
+    path.with_name(f"{path.name}.sizes").touch()
     date(path, days_ago)
     return path
 
@@ -174,7 +176,7 @@ def test_what_was_not_used_for_a_month_goes_and_nothing_else(tmp_path, monkeypat
         builder.kill()
         builder.wait()
     assert [path for path in old if path.exists()] == [] and all(path.exists() for path in (*kept, busy, read))
-    assert not list(tmp_path.glob("**/*.work"))
+    assert not list(tmp_path.glob("**/*.work")) and len(list(tmp_path.glob("**/*.sizes"))) == len([*kept, busy, read])
     build_folder.remove_unused(tmp_path)  # whose builder was killed
     assert not busy.exists()
     build_folder.remove_unused(tmp_path / "nowhere")
@@ -285,3 +287,72 @@ def test_a_build_that_is_broken_is_made_again(own_builds):
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a library")
     assert "copy: version 4 built for the CPU" in loaded_anew(4)
+
+
+@pytest.mark.parametrize("left", [0.03, 0.3, 0.65, 0.999, 1])
+def test_a_library_of_which_a_part_is_left_is_built_again_and_ends_no_process(own_builds, left):
+    loaded_anew(4)
+    library, = own_builds.glob("copy/host-*/copy_*.so")
+    whole = library.stat().st_size
+    os.truncate(library, int(left * whole))
+    assert ("reused" if left == 1 else "built for") in loaded_anew(4)
+    assert library.stat().st_size == whole
+
+
+# -- what is kept, and damaged --------------------------------------------------------------------------------
+
+DAMAGES = {
+    "a file is shorter": lambda made: os.truncate(made / "in" / "one.o", 3),
+    "a file is empty": lambda made: os.truncate(made / "two.o", 0),
+    "a file is longer": lambda made: (made / "two.o").write_bytes(b"123456789"),
+    "a file is not there": lambda made: (made / "two.o").unlink(),
+    "nothing is there": shutil.rmtree,
+    "nothing tells its lengths": lambda made: made.with_name("made.sizes").unlink(),
+    "what told its lengths is damaged": lambda made: os.truncate(made.with_name("made.sizes"), 9),
+    "what told its lengths is zeros": lambda made: made.with_name("made.sizes").write_bytes(bytes(30)),
+}
+
+
+@pytest.mark.parametrize("damage", [None, *DAMAGES])
+def test_what_is_kept_is_made_again_where_it_is_damaged_and_only_there(tmp_path, damage):
+    def make(work):
+        times.append(work)
+        (work / "in").mkdir(parents=True)
+        (work / "in" / "one.o").write_bytes(b"12345")
+        (work / "two.o").write_bytes(b"12345678")
+
+    times = []
+    kept = build_folder.made_once(tmp_path / "made", make)
+    (kept / "__pycache__").mkdir()  # what comes later is no damage
+    if damage:
+        DAMAGES[damage](kept)
+    assert build_folder.made_once(kept, make) == kept and len(times) == (2 if damage else 1)
+    assert (kept / "in" / "one.o").read_bytes() == b"12345" and (kept / "two.o").read_bytes() == b"12345678"
+    assert build_folder.is_whole(kept)
+
+
+def test_a_file_that_is_kept_is_made_again_where_it_is_damaged(tmp_path):
+    for text in ("whole", "whole", "whole again"):
+        made = build_folder.made_once(tmp_path / "made.o", lambda work: work.write_text(text))
+        assert made.read_text() == text
+        if text == "whole":
+            made.write_text("who")
+
+
+def test_nobody_takes_for_whole_what_is_being_made_or_was_not_finished(tmp_path):
+    with pytest.raises(OSError, match="the disk is full"), build_folder.whole_or_not_at_all(tmp_path / "made") as work:
+        work.write_text("half")
+        assert not build_folder.is_whole(tmp_path / "made")
+        raise OSError("the disk is full")
+    assert not build_folder.is_whole(tmp_path / "made") and not list(tmp_path.iterdir())
+
+
+def test_to_see_that_a_build_is_whole_takes_no_time_that_a_reader_feels(own_builds):
+    loaded_anew(4)
+    folder = next(own_builds.glob("copy/host-*/"))
+    taken = []
+    for _ in range(50):
+        start = time.perf_counter()
+        assert build_folder.is_whole(folder)
+        taken.append(time.perf_counter() - start)
+    assert min(taken) < 1e-3

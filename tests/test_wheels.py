@@ -195,6 +195,9 @@ def test_what_cannot_be_tried_is_named(built, tmp_path, monkeypatch):
         empty.writestr("other/built.json", "{}")
     with pytest.raises(ValueError, match="strange.whl holds no gelu_op/built.json"):
         labkit.try_wheels("tried", [strange])
+    os.truncate(strange, 40)
+    with pytest.raises(ValueError, match="strange.whl is damaged, or no wheel; make it anew with labkit.wheel"):
+        labkit.try_wheels("tried", [strange])
 
 
 def test_without_nvcc_the_package_holds_the_cpus_library_alone(session, tmp_path, monkeypatch, capsys):
