@@ -118,7 +118,8 @@ def test_fsdp_shares_the_state_out_and_what_two_have_saved_one_and_then_two_by_d
     import train
 
     def asked(way, steps, folder):
-        return ["--tiny", "--device", "cpu", "--precision", "float64", "--way", way, "--steps", str(steps), "--folder", str(folder)]
+        return ["--tiny", "--device", "cpu", "--precision", "float64", "--way", way, "--steps", str(steps),
+                "--folder", str(folder)]
 
     def by_two(way, steps, folder):
         with started(REPOSITORY / "labs" / "train.py", 2, asked(way, steps, folder), folder) as run:
