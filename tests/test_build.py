@@ -159,15 +159,14 @@ def halve(path):
     os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 0), halve], ids=["empty", "half"])
-def test_an_object_or_a_parsed_header_that_is_damaged_is_made_again(kernels, damage):
+def test_an_object_or_a_parsed_header_that_is_damaged_is_made_again(kernels):
     again = dict(rebuild=True, launch=False)  # this process may have loaded it
     labkit.load("copy", 1, backend="trace", **again)
     kept = [*build.build_root().glob("binding-copy-*.o"), *build.build_root().glob("tracer-*.o"),
             *build.build_root().glob("parsed-*/cuda_host.h.gch")]
     assert len(kept) >= (3 if host.is_gcc("c++") else 2)
     for path in kept:
-        damage(path)
+        halve(path)
     for backend in ("host", "trace"):
         assert labkit.load("copy", 2, backend=backend, **again).ops.forward(torch.ones(2), 2).tolist() == [1, 1]
 
