@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from labkit import REPOSITORY, diagnosis, machine, requirements, setup
+from labkit import REPOSITORY, diagnosis, machine, requirements
+from labkit.environment import importable
 from labkit.pip import SetupError, pip_install
 
 NEVER_CHANGED = "torch", "numpy"
@@ -44,7 +45,7 @@ def prepare() -> None:
         raise
     os.chdir(REPOSITORY / "labs")
     sys.path.insert(0, str(REPOSITORY / "labs"))
-    os.environ.update(setup.importable(os.environ))
+    os.environ.update(importable(os.environ))
     for found in (diagnosis.compiler(), diagnosis.gpu(), diagnosis.nvcc()):
         if found.state != "ok":
             print(f"{found.what}: {found.seen}. To mend it: {found.advice}.")

@@ -8,9 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from labkit import REPOSITORY
+
+
+def importable(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with labkit importable from any folder."""
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))}
 
 
 @contextlib.contextmanager
@@ -73,9 +78,7 @@ def in_a_new_process(module: str, *arguments: str, timeout: float | None = None,
     arguments: its command line. timeout: seconds, after which subprocess.TimeoutExpired is raised. variables: of its
     environment, added to those here. RuntimeError, the process's last line first, where it fails.
     """
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    done = run_whole([sys.executable, "-m", module, *arguments], timeout=timeout,
-                     env={**os.environ, "PYTHONPATH": path, **variables})
+    done = run_whole([sys.executable, "-m", module, *arguments], timeout=timeout, env={**importable(os.environ), **variables})
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise RuntimeError(f"{words.splitlines()[-1] if words else f'it ended with {done.returncode}'}\n{words}")

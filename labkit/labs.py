@@ -30,6 +30,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from labkit import REPOSITORY, machine
+from labkit.environment import importable
 from labkit.sources import EXERCISE
 
 LABS = REPOSITORY / "labs"
@@ -195,7 +196,6 @@ async def _run_one(path: Path, log: Path, save: bool, progress: Progress, interr
 
 async def _execute(notebook: nbformat.NotebookNode, folder: Path, log: Path, starts: Callable, interrupt: Callable) -> None:
     """Runs all cells with `folder` as the working folder, calling `starts(cell)` before each, and `interrupt` at Ctrl-C."""
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     # nbclient's own signal handler ends the kernel without a word, so ours replaces it once that is set.
     loop = asyncio.get_running_loop()
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_manager_class=ThisPython, record_timing=False,
@@ -203,7 +203,7 @@ async def _execute(notebook: nbformat.NotebookNode, folder: Path, log: Path, sta
                             resources={"metadata": {"path": str(folder)}},
                             on_notebook_start=lambda notebook: loop.add_signal_handler(signal.SIGINT, interrupt),
                             on_cell_start=lambda cell, cell_index: starts(cell))
-    await client.async_execute(env={**os.environ, "LABKIT_LOG": str(log), "PYTHONPATH": path})
+    await client.async_execute(env={**importable(os.environ), "LABKIT_LOG": str(log)})
 
 
 def _tail(error: CellExecutionError) -> str:

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit import REPOSITORY, machine
-from labkit.environment import kill_whole, whole
+from labkit import machine
+from labkit.environment import importable, kill_whole, whole
 from labkit.faulty_launches import Run, specification
 from labkit.operator import Operator
 
@@ -58,9 +58,8 @@ def verdict(tool: str, operator: Operator, size: tuple[int, ...]) -> Report:
         raise FileNotFoundError("compute-sanitizer is not installed (it comes with the CUDA toolkit)")
     command = [str(program), "--tool", tool, "--show-backtrace", "no", "--print-limit", str(MOST_PRINTED), sys.executable,
                "-m", "labkit.faulty_launches", specification([(operator, [Run(size, 1)])], sanitized=True)]
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     # torch's allocator would hide the ends of arrays from the tools.
-    variables = {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    variables = {**importable(os.environ), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with whole(command, stderr=subprocess.STDOUT, env=variables) as running:
         try:
             text, _ = running.communicate(timeout=LIMIT)

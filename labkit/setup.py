@@ -20,10 +20,10 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from labkit import REPOSITORY, machine
+from labkit.environment import importable
 from labkit.pip import Killed, SetupError, pip_install
 
 VENV = REPOSITORY / ".venv"
@@ -64,11 +64,6 @@ def activate(environment: dict) -> dict:
     for name in ("PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
         inside.pop(name, None)
     return inside
-
-
-def importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with labkit importable from any folder."""
-    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))}
 
 
 def usable() -> Path | None:

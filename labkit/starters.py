@@ -12,7 +12,6 @@ from traitlets.config import Config
 from labkit import REPOSITORY, results
 from labkit.exercises import names, read
 from labkit.sources import EXERCISE as TAG
-from labkit.sources import EXERCISE as TAG
 
 OPENING = """## Exercises
 

@@ -14,7 +14,7 @@ from typing import Iterator, Sequence
 
 import psutil
 
-from labkit import REPOSITORY
+from labkit.environment import importable
 
 LIMIT = 600  # seconds for a run
 POLL = 0.005  # seconds between two looks at a log
@@ -88,8 +88,7 @@ def started(program: Path, processes: int, arguments: Sequence[str], folder: Pat
     # Without a name service a host may not find its own name: so the address is given.
     launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}",
                 f"--max-restarts={restarts}"] if processes > 1 else []
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
+    variables = {**importable(os.environ), "OMP_NUM_THREADS": "1",
                  "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or a restart reads addresses of the processes that died
     variables.pop("LABKIT_LOG", None)  # what they build is no news of the lab
     with (folder / "errors.txt").open("w") as errors, (folder / "said.txt").open("w") as said:

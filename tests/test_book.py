@@ -13,6 +13,7 @@ import pytest
 
 from labkit import __main__ as command_line
 from labkit import figures, prose
+from labkit.environment import importable
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LAB = "04_fused_kernel"
@@ -268,7 +269,7 @@ def make_book(folder, chapter, toc=(), outputs=()):
 def build_book(tmp_path, recorded, monkeypatch, capfd):
     """Builds the book of tmp_path as `python -m labkit book` does; returns its status and what it wrote to stderr."""
     monkeypatch.setattr(command_line, "REPOSITORY", tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv("PYTHONPATH", importable(os.environ)["PYTHONPATH"])
     return lambda: (command_line.book(), capfd.readouterr().err)
 
 

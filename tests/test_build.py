@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import shutil
 import time
 

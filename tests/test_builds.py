@@ -12,6 +12,7 @@ import torch
 
 import labkit
 from labkit import build, build_faults, caching, climbing, diagnosis, dissection, graphs, machine, nvcc_stages, rungs
+from labkit.environment import importable
 
 
 # -- anatomy ------------------------------------------------------------------------------------------------
@@ -304,7 +305,7 @@ def test_what_a_compiler_leaves_of_its_temporary_files_goes_when_python_ends(own
     temporary.mkdir()
     _compiler(compiler, "*binding.cpp*", "error: out of luck")
     compiler.write_text(compiler.read_text().replace("\n", '\ntouch "$TMPDIR/left"\n', 1))
-    variables = {**os.environ, "TMPDIR": str(temporary), "CXX": str(compiler), "PYTHONPATH": str(labkit.REPOSITORY)}
+    variables = {**importable(os.environ), "TMPDIR": str(temporary), "CXX": str(compiler)}
     done = subprocess.run([sys.executable, "-c", LEAVES], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(temporary.iterdir())

@@ -4,9 +4,8 @@ import dataclasses
 import json
 
 import pytest
-import torch
 import torch.nn.functional as F
-from training_runs import CPU, alone, labs, tiny, trained  # noqa: F401: fixtures among them
+from training_runs import alone, labs, tiny, trained  # noqa: F401: fixtures among them
 
 from labkit import REPOSITORY
 from labkit.torchrun import losses, started

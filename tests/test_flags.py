@@ -287,7 +287,7 @@ def test_fast_math_gains_where_arithmetic_is_the_limit(session, monkeypatch):
     monkeypatch.setattr(flag_effects, "SHAPE", (8192, 8192))
     labkit.flag_times("times")
     tables = session().tables
-    assert set(tables) == {"times_float32", "times_bfloat16", "times_repeated"}
+    assert {*tables} - {"build"} == {"times_float32", "times_bfloat16", "times_repeated"}
     repeated = {row["name"]: row["median_us"] for row in tables["times_repeated"]["rows"]}
     assert repeated["v4, --use_fast_math"] < 0.8 * repeated["v4"] and repeated["v4"] > 2 * repeated["copy"]
     moved = {row["name"]: row["median_us"] for row in tables["times_float32"]["rows"]}

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from labkit import REPOSITORY, machine
+from labkit import machine
+from labkit.environment import importable
 
 PROGRAM = """\
 import os, signal, sys, threading, time
@@ -65,7 +66,7 @@ CXX = ["cc1plus", "clang"]  # the programs that compile
 def test_a_build_that_is_interrupted_leaves_nothing_and_is_begun_afresh_by_the_next_call(own_builds, tmp_path, make, folder,
                                                                                          compiler):
     (tmp_path / "temporary").mkdir()
-    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path / "temporary")}
+    variables = {**importable(os.environ), "TMPDIR": str(tmp_path / "temporary")}
     done = subprocess.run([sys.executable, "-c", PROGRAM, make, folder, *compiler], capture_output=True, text=True, timeout=300,
                           start_new_session=True, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from labkit import REPOSITORY, starters
+from labkit.environment import importable
 
 LAB, NAME = "08_sync_pitfalls", "barrier"
 PICTURES = REPOSITORY / "build" / "learner_path"
@@ -30,7 +31,7 @@ def address(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LABKIT_WORK": str(tmp_path / "work"),
+    variables = {**importable(os.environ), "LABKIT_WORK": str(tmp_path / "work"),
                  "JUPYTER_CONFIG_DIR": str(tmp_path / "config"), "JUPYTER_DATA_DIR": str(tmp_path / "data")}
     options = [f"--port={port}", "--ip=127.0.0.1", f"--ServerApp.root_dir={tmp_path}", "--IdentityProvider.token=learner",
                "--no-browser", "--allow-root", "--ServerApp.port_retries=0"]

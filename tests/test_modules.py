@@ -18,6 +18,7 @@ from fuzzing import MATRICES, NAMES
 
 import labkit
 from labkit import operator
+from labkit.environment import importable
 
 
 class Holder(torch.nn.Module):
@@ -103,7 +104,7 @@ def test_another_process_reads_saved_modules_and_computes_the_same(tmp_path):
     torch.save(model, names[0])
     torch.save(x, names[1])
     subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", READS, *names], check=True, timeout=300,
-                   env={**os.environ, "PYTHONPATH": os.pathsep.join([str(labkit.REPOSITORY), os.path.dirname(__file__)])})
+                   env=importable({**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}))
     x.requires_grad_()
     y = model(x)
     grad, = torch.autograd.grad(y.sum(), x)

@@ -19,6 +19,7 @@ import torch
 
 import labkit
 from labkit import build, build_folder, machine
+from labkit.environment import importable
 
 TESTS = Path(__file__).parent
 PROCESSES, ROUNDS = 8, int(os.environ.get("LABKIT_TEST_ROUNDS", 2))  # 20 rounds are the whole test: a minute or two
@@ -43,7 +44,7 @@ def load_and_run(version, variables):
 
 def test_of_processes_that_load_one_operator_at_once_one_builds_and_the_rest_wait(tmp_path):
     done = subprocess.run([sys.executable, TESTS / "concurrent_loads.py", tmp_path, str(ROUNDS), str(PROCESSES)], text=True,
-                          capture_output=True, timeout=60 * ROUNDS, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                          capture_output=True, timeout=60 * ROUNDS, env={**importable(os.environ), "OMP_NUM_THREADS": "1"})
     said = [json.loads(line)[0] for line in done.stdout.splitlines()]
     assert said == [["built"] + ["reused"] * (PROCESSES - 1)] * ROUNDS, done.stderr
 
@@ -198,7 +199,7 @@ def test_a_load_dates_its_build_and_a_later_build_removes_what_none_has_loaded(o
 
 def test_builds_may_go_while_others_load_them(tmp_path):
     done = subprocess.run([sys.executable, TESTS / "concurrent_loads.py", tmp_path, "2", "4", "removed"], text=True,
-                          capture_output=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                          capture_output=True, timeout=240, env={**importable(os.environ), "OMP_NUM_THREADS": "1"})
     said = [set(json.loads(line)[0]) for line in done.stdout.splitlines()]
     assert len(said) == 2 and all("built" in round and round <= {"built", "reused"} for round in said), done.stderr
 
