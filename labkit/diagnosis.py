@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +48,9 @@ def doctor() -> list[Finding]:
     "fail" is what no lab runs without, or what breaks one; "warn" is what some of them lack. Having no GPU is
     neither: the labs then run on the host backend.
     """
-    findings = [check() for check in (python, compiler, packages, gpu, nvcc, ninja, memory, disk, build_folder, builds, home,
-                                      nsight_compute, jupyter)]
+    looks = (python, compiler, packages, gpu, nvcc, ninja, memory, disk, build_folder, builds, home, nsight_compute, jupyter)
+    with ThreadPoolExecutor() as pool:  # most wait for a program, while one imports torch
+        findings = [*pool.map(lambda look: look(), looks)]
     show(findings)
     return findings
 

@@ -221,5 +221,5 @@ def _is_of_cuda(error: RuntimeError, operator: Operator) -> bool:
 
 def _first_words(message: str) -> str:
     """The first line, and the next where that only announces it, without this machine's paths."""
-    lines = re.sub(r"/\S*/(?=[\w.]+)", "", message.strip()).splitlines()
+    lines = re.sub(r"(?<![\w.…])/\S*/(?=[\w.]+)", "", message.strip()).splitlines()
     return " ".join(line.strip() for line in lines[:2 if lines[0].endswith((",", ":")) else 1])

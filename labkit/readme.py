@@ -24,7 +24,8 @@ def block() -> str:
     first = next(iter(tables.values()))
     size = " × ".join(map(str, first.table["size"]))
     lines = [f"{first.caption()}; {size} {first.table['dtype']}, median of {first.table['rounds']} interleaved calls. "
-             "The first row of each is the limit: the same bytes moved, nothing computed.", *outdated.remarks([first.run]), "",
+             "The first row of each is the limit: the same bytes moved, next to nothing computed.",
+             *outdated.remarks([first.run]), "",
              "| GeLU | variant | µs | GB/s | of the limit |", "|---|---|---:|---:|---:|"]
     for head, found in tables.items():
         for name, row in _headline(found.table["rows"]):

@@ -55,6 +55,8 @@ def wheel(name: str = "gelu", arch: str | None = None) -> Path:
     targets = ", ".join([*built["sass"], *(f"PTX of {ptx}" for ptx in built["ptx"]), "the CPU"])
     if not built["cuda"]:
         targets = "the CPU alone, since there is no nvcc here"
+    elif not arch and os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        targets += f", as TORCH_CUDA_ARCH_LIST={os.environ['TORCH_CUDA_ARCH_LIST']} asks"
     print(f"{name}_op: version {built['version']} packaged for {targets}; {kept.stat().st_size / 1e6:.1f} MB after "
           f"{seconds:.1f} s, in {build.short(kept)}")
     results.note("built", f"{name}_op, {targets}", f"{seconds:.1f} s from source to wheel")

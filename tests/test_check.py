@@ -160,6 +160,12 @@ def test_a_fault_that_another_check_finds_and_a_kernel_that_does_not_pass_are_to
         labkit.kills("kills", {"hides NaN": dataclasses.replace(fault, found_by="luck")}, "One", times=1)
 
 
+def test_what_a_fault_brought_is_told_without_this_machines_folders():
+    said = "could not build copy:\n/tmp/x/copy.cu(3): error: no y, see kernels/include/torch_op.h and …/labkit/build.py\nmore"
+    assert killing._first_words(said) == ("could not build copy: copy.cu(3): error: no y, see kernels/include/torch_op.h and "
+                                          "…/labkit/build.py")
+
+
 def test_a_fault_that_is_none_survives_and_one_that_ends_its_process_is_told(session):
     store = "if (i < n) y[i] = x[i];"
     harmless = Shipped("copy", 1, store, "if (n > i) y[i] = x[i];", "values")

@@ -235,7 +235,8 @@ def test_07_the_articles_way_depends_on_the_host_and_bench_does_not():
     assert min(second) < 1 and 1.4 < max(second) < 1.5  # "from less than the right time to nearly half as much again"
     *mostly, once = sorted(table[behind]["gives, µs"] / table[again]["gives, µs"] for table in tables)
     assert all(0.85 < ratio < 1.05 for ratio in mostly) and 1.8 < once < 2  # "about the same", "once nearly twice as much"
-    assert all(0.7 < table[launches]["gives, µs"] / table[again]["right, µs"] < 1.6 for table in tables)  # "about as long"
+    beside = [table[launches]["gives, µs"] / table[again]["right, µs"] for table in tables]
+    assert min(beside) < 0.9 and max(beside) > 1.2  # "on some of the hosts less than this kernel takes, on others more"
 
 
 def test_07_what_a_loop_that_waits_times_beside_the_kernel_changed_in_the_course_of_one_run():

@@ -245,6 +245,22 @@ def test_a_setuptools_that_is_too_old_is_named_with_what_to_do(tmp_path, monkeyp
 
 
 @needs_nvcc
+def test_a_variable_that_says_for_which_gpus_a_wheel_is_made_is_named(built, session, tmp_path, monkeypatch, capsys):
+    """Images of Docker set it."""
+    def pip(*command):
+        shutil.copy(built, command[-1])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(wheels, "_run", pip)
+    monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
+    labkit.wheel("gelu")
+    assert "the CPU, as TORCH_CUDA_ARCH_LIST=9.0a asks; " in capsys.readouterr().out
+    labkit.wheel("gelu", arch="9.0a")
+    assert "TORCH_CUDA_ARCH_LIST" not in capsys.readouterr().out
+
+
+@needs_nvcc
 def test_an_architecture_that_does_not_exist_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_BUILD", str(tmp_path))
     with pytest.raises(build.BuildError, match=r"Unknown CUDA arch \(4.2\)"):  # torch knows none

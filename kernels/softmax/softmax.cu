@@ -115,7 +115,7 @@ template <class T>
 __global__ void kernel(Arrays<1, T> a, int64_t cols) {
     const T* x = a.in[0] + blockIdx.x * cols;
     T* y = a.out + blockIdx.x * cols;
-    // The lowest number and not -inf, from which an -inf at the begin of a row would be -inf - -inf away, a NaN.
+    // The lowest number and not -inf: were the row to begin with -inf, -inf - -inf would be NaN.
     compute_t<T> most = sizeof(T) == 8 ? -DBL_MAX : -FLT_MAX, sum = 0;
     for (int64_t c = threadIdx.x; c < cols; c += THREADS) {
         const compute_t<T> value = to_compute(x[c]), before = most;
