@@ -237,8 +237,9 @@ def test_bytes_and_shared_memory_are_as_the_file_says(dtype):
 
 
 @pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
-def test_there_are_as_many_kernels_as_meant_and_those_of_a_block_leave_registers_for_all_its_threads():
-    kernels = compile_cubin("add_norm", arch="sm_90", without=["-lineinfo"]).kernels
+@pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
+def test_there_are_as_many_kernels_as_meant_and_those_of_a_block_leave_registers_for_all_its_threads(arch):
+    kernels = compile_cubin("add_norm", arch=arch, without=["-lineinfo"]).kernels
     assert len(kernels) == 100
     assert max(kernel.registers for kernel in kernels if "Block" in kernel.name) <= 128  # of 512 threads
 
