@@ -70,6 +70,11 @@ def of_this_machine(words: str) -> bool:
     return "To mend it: " in words or "tracing needs g++" in words
 
 
+def without_folders(words: str) -> str:
+    """The text with this machine's files named without their folders; relative paths stay."""
+    return re.sub(r"(?<![\w.…])/\S*/(?=[\w.+-]+)", "", words)
+
+
 def short(path: Path) -> str:
     """A path as a reader finds it: from the repository, where it lies in there."""
     with contextlib.suppress(ValueError):

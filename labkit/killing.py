@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
@@ -17,6 +16,7 @@ import torch
 
 from labkit import build, machine, results
 from labkit.arguments import named
+from labkit.build_errors import without_folders
 from labkit.checking import judge
 from labkit.mutants import mutant
 from labkit.operator import Operator
@@ -221,5 +221,5 @@ def _is_of_cuda(error: RuntimeError, operator: Operator) -> bool:
 
 def _first_words(message: str) -> str:
     """The first line, and the next where that only announces it, without this machine's paths."""
-    lines = re.sub(r"(?<![\w.…])/\S*/(?=[\w.]+)", "", message.strip()).splitlines()
+    lines = without_folders(message.strip()).splitlines()
     return " ".join(line.strip() for line in lines[:2 if lines[0].endswith((",", ":")) else 1])

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labkit import REPOSITORY, build, disassembly, machine, results, toolchain
+from labkit.build_errors import without_folders
 from labkit.cubin import NoCompiler
 from labkit.machine_code import ARCH, HOW
 from labkit.report import keep, show_recorded
@@ -127,8 +128,7 @@ def _first_error(said: str) -> str:
 
 def _plain(text: str) -> str:
     """Without paths, and without the hashes in nvcc's names."""
-    text = re.sub(r"(__cudaRegisterLinkedBinary)_\w+", r"\1_…", text)
-    return re.sub(r"/\S*/(?=[\w.+-]+)", "", text)
+    return without_folders(re.sub(r"(__cudaRegisterLinkedBinary)_\w+", r"\1_…", text))
 
 
 # -- the cost -----------------------------------------------------------------------------------------------

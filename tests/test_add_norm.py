@@ -237,7 +237,7 @@ def test_bytes_and_shared_memory_are_as_the_file_says(dtype):
 
 
 @pytest.mark.skipif(machine.find_nvcc() is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
 def test_there_are_as_many_kernels_as_meant_and_those_of_a_block_leave_registers_for_all_its_threads(arch):
     kernels = compile_cubin("add_norm", arch=arch, without=["-lineinfo"]).kernels
     assert len(kernels) == 100

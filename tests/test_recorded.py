@@ -7,6 +7,38 @@ from recorded_tables import by_first_column, count, recorded, rows, tables_of_al
 from labkit import REPOSITORY, results
 
 
+def test_02_elements_apart_come_near_nine_tenths_of_the_copy_and_consecutive_ones_are_slowed_by_their_stores_in_both_types():
+    apart, *consecutive = (recorded("02_grid_block_thread", f"sweep_{sort}")["cells"] for sort in
+                           ("bfloat16_apart", "bfloat16_consecutive", "float32_consecutive"))
+    copy = {row["name"]: row["gbps"] for row in recorded("02_grid_block_thread", "sweep_bfloat16")["rows"]}["copy"]
+    assert 0.85 < min(row[-1] for row in apart[1:]) / copy and max(map(max, apart)) / copy < 0.95
+    for cells in consecutive:  # eight elements a thread, at 128 threads a block and more
+        assert all(row[3] < 0.5 * row[2] for row in cells[2:])
+    bfloat16, float32 = (cells[2] for cells in consecutive)  # 128 threads: as fast as blocks start, it doubles
+    assert bfloat16[2] > 1.9 * bfloat16[1] > 1.9**2 * bfloat16[0]
+    assert float32[2] < 1.5 * float32[1] and float32[1] > 1.9 * float32[0]
+
+
+def test_03_one_load_a_thread_is_up_to_a_quarter_faster_than_four_until_the_memory_is_full():
+    figure = recorded("03_memory_hierarchy", "in_flight")
+    one, four = figure["series"]["1 load a thread"], figure["series"]["4 loads a thread"]
+    gains = [a / b for a, b in zip(one, four) if a and b]
+    assert 1.2 < max(gains) < 1.3 and min(gains) >= 1 and gains[-1] < 1.05
+
+
+def test_04_version_5_uses_more_than_four_fifths_of_the_issue_slots():
+    assert 80 < rows("04_fused_kernel", "counters")["v5"]["issue slots used, %"] < 90
+
+
+def test_04_the_sigmoid_forms_gradient_is_not_a_number_from_where_the_page_says():
+    """As kernels/gelu/rivals_triton.py has it, in float32."""
+    every = torch.arange(-2**15, 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
+    x = every[every.isfinite()]
+    s = 1 / (1 + torch.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    lost = x[(s * (1 + x * (1 - s) * (1.5957691216057308 * (1 + 3 * 0.044715 * x * x)))).isnan()]
+    assert -1.3e13 < lost[lost < 0].max() < -1e13 and lost[lost > 0].min() > 1e19
+
+
 def test_05_stable_headers_and_nvrtc_are_as_quick_as_the_page_says():
     cold = {way: row["cold, s"] for way, row in rows("05_jit_builds", "ladder").items()}
     slowest = cold["load(), torch/extension.h in the .cu"]
