@@ -275,7 +275,8 @@ def test_07_what_a_loop_that_waits_times_beside_the_kernel_changed_in_the_course
     off = [next(row["median off by at most, %"] for row in table["rows"]
                 if (row["timed by"], row["repeats"]) == ("each call waited for", 100))
            for table in tables_of_all_runs("07_verify_and_benchmark", "mistakes_spread")]
-    assert sorted(off)[-2] < 3 and 15 < max(off) < 25  # "by little", "by a fifth"
+    far = [percent for percent in off if percent >= 3]
+    assert 1 < len(far) < len(off) and all(15 < percent < 20 for percent in far)  # "in some", "nearly a fifth", "by little"
 
 
 def test_08_the_runs_of_the_lab_had_from_none_to_two_thirds_wrong_results_with_one_block_of_128_threads():
