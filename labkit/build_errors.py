@@ -10,7 +10,8 @@ from labkit import REPOSITORY, host
 
 _OWN_FOLDER = "name a folder that is yours in LABKIT_BUILD, such as LABKIT_BUILD=$HOME/labkit-build"
 NO_PROGRAMS = "name a folder in LABKIT_BUILD from whose disk programs may be run: this one is mounted noexec"
-_SPACE = "free some disk, for example with: python3 -m labkit clean"
+_SPACE = ("free some disk where builds and the compilers' temporary files go, or name folders on another one: LABKIT_BUILD for "
+          "the former, TMPDIR for the latter")
 _DAMAGED = ("remove what earlier builds have left, of which some is damaged: python3 -m labkit clean; and where LABKIT_BUILD "
             "is set, what is in that folder")
 _MEMORY = "close other programs, or let one compiler run at a time: MAX_JOBS=1"

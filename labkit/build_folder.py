@@ -26,9 +26,15 @@ KEPT = re.compile(r"(?:cuda|host|trace|parsed)-[0-9a-f]{12}|(?:tracer|binding-\w
 
 def build_root() -> Path:
     """build/ of the repository, or the folder that LABKIT_BUILD names: seen from the repository, where that is no whole path,
-    so that it stays the same when a program changes its folder, as labs do. A ~ that no shell has seen is the home as well.
+    so that it stays the same when a program changes its folder, as labs do. A ~ that no shell has seen is the home as well;
+    ValueError where that home is not known.
     """
-    return REPOSITORY / Path(os.environ.get("LABKIT_BUILD") or "build").expanduser()
+    named = os.environ.get("LABKIT_BUILD") or "build"
+    try:
+        return REPOSITORY / Path(named).expanduser()
+    except RuntimeError:
+        raise ValueError(f"LABKIT_BUILD is {named!r}, and that home folder is not known; name the folder by its whole path, or "
+                         "unset LABKIT_BUILD") from None
 
 
 @contextlib.contextmanager

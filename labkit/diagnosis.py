@@ -5,6 +5,7 @@ Only the standard library and torch where it is there: it must also run on a mac
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -17,12 +18,14 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable
 
 from labkit import REPOSITORY, machine
 from labkit.build_errors import NO_PROGRAMS, advice
 from labkit.build_folder import build_root, holders, locked
+from labkit.findings import Finding, show
+from labkit.importing import from_pythonpath, torch_again, torch_error
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 ENOUGH_DISK_GIB, LEAST_DISK_GIB, ENOUGH_MEMORY_GIB, LONG_BUILD_MINUTES = 5.0, 0.5, 1.0, 15
@@ -32,27 +35,27 @@ SET_UP = "python3 -m labkit setup"
 _sound: set[tuple] = set()  # compilers that have worked in this process, and for what
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line: `what` was looked at, its `state` ("ok", "warn" or "fail"), what was `seen`, and what to do."""
-
-    what: str
-    state: str
-    seen: str
-    advice: str = ""
-
-
 def doctor() -> list[Finding]:
     """Look this machine over, print what was found as a table, and return the findings.
 
     "fail" is what no lab runs without, or what breaks one; "warn" is what some of them lack. Having no GPU is
     neither: the labs then run on the host backend.
     """
-    looks = (python, compiler, packages, gpu, nvcc, ninja, memory, disk, build_folder, builds, home, nsight_compute, jupyter)
+    looks = (python, variables, compiler, packages, gpu, nvcc, ninja, memory, disk, build_folder, builds, home,
+             nsight_compute, jupyter)
     with ThreadPoolExecutor() as pool:  # most wait for a program, while one imports torch
-        findings = [*pool.map(lambda look: look(), looks)]
+        findings = [*pool.map(_found, looks)]
     show(findings)
     return findings
+
+
+def _found(look: Callable[[], Finding]) -> Finding:
+    """What a look finds; and where it ends in an error that nobody has thought of, that, since the other looks still count."""
+    try:
+        return look()
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Finding(look.__name__.replace("_", " "), "fail", said, advice(said) or "mend what this names, and look again")
 
 
 def python() -> Finding:
@@ -62,6 +65,22 @@ def python() -> Finding:
         return Finding("Python", "fail", f"{seen}; file names are {encoding} in this locale, and a folder's here is not",
                        "set PYTHONUTF8=1 and start Python anew")
     return Finding("Python", "ok", seen)
+
+
+def variables() -> Finding:
+    """What the variables say that are labkit's own."""
+    try:
+        machine.forced_host()
+        build_root()
+    except ValueError as error:
+        seen, _, what_to_do = str(error).partition("; ")
+        return Finding("variables", "fail", seen, what_to_do)
+    kernels = os.environ.get("LABKIT_KERNELS")
+    if kernels and not os.path.isdir(kernels):
+        return Finding("variables", "fail", f"LABKIT_KERNELS={kernels} is no folder",
+                       "unset LABKIT_KERNELS, or name a copy of kernels/ in it by its whole path")
+    named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("LABKIT_")]
+    return Finding("variables", "ok", ", ".join(named) or "none of labkit's is set")
 
 
 def compiler() -> Finding:
@@ -103,6 +122,8 @@ def packages() -> Finding:
     torch = _version("torch")
     if torch is None:
         return Finding("packages", "fail", f"torch is not in {sys.prefix}", SET_UP)
+    if error := torch_error():
+        return Finding("packages", "fail", f"torch {torch} cannot be imported: {error}", python().advice or torch_again())
     from labkit import requirements  # here: it needs packaging
 
     unmet = [f"{wanted.name} {requirements.installed(wanted.name) or 'missing'}" for wanted in requirements.asked()
@@ -110,7 +131,9 @@ def packages() -> Finding:
     cuda = machine.versions()["cuda"]
     seen = f"torch {torch}, {'built for CUDA ' + cuda if cuda else 'a build without CUDA'}"
     if unmet:
-        return Finding("packages", "warn", f"{seen}; not as requirements.txt asks: {', '.join(unmet)}", SET_UP)
+        brought = any(from_pythonpath(name.split()[0]) for name in unmet)
+        return Finding("packages", "warn", f"{seen}; not as requirements.txt asks: {', '.join(unmet)}"
+                       f"{', which PYTHONPATH brings' if brought else ''}", "unset PYTHONPATH" if brought else SET_UP)
     if re.search(r"""[\s'"]""", sys.prefix):
         return Finding("packages", "warn", f"{seen}; torch.compile cannot build for the CPU with torch in {sys.prefix}",
                        "clone the repository into a path without spaces and quotes, and set it up there")
@@ -119,7 +142,7 @@ def packages() -> Finding:
 
 def gpu() -> Finding:
     """The GPU that torch sees, or why it does not see the one that is there."""
-    seen = machine.gpu() if _version("torch") else None
+    seen = machine.gpu() if _version("torch") and not torch_error() else None
     driver = machine.driver()
     if seen:
         words = f"{seen['name']}, {machine.arch()}, {seen['memory_gib']:.0f} GiB, driver {driver or 'unknown'}"
@@ -127,12 +150,14 @@ def gpu() -> Finding:
         if _runs_code_for(held, seen["capability"]):
             return Finding("GPU", "ok", words)
         words += f"; this torch has code for {', '.join(held)} alone"
-        if _forced_host():
+        if os.environ.get("LABKIT_BACKEND") == "host":
             return Finding("GPU", "ok", f"{words}, and LABKIT_BACKEND=host keeps to the CPU")
         return Finding("GPU", "fail", words, f"install a torch with code for {machine.arch()}: the wheel of "
                        f"{'a newer' if _newer(seen['capability'], held) else 'an older'} CUDA; or set LABKIT_BACKEND=host")
     if driver is None:
         return Finding("GPU", "ok", "none; the labs run on the host backend and show recorded GPU figures")
+    if error := torch_error():
+        return Finding("GPU", "warn", f"driver {driver}; torch cannot be imported: {error}", python().advice or torch_again())
     cuda = machine.versions()["cuda"]
     if cuda is None:
         return Finding("GPU", "warn", f"driver {driver}, but torch is a build without CUDA",
@@ -163,17 +188,15 @@ def _newer(capability: str, held: list[str]) -> bool:
     return all(int(re.sub(r"\D", "", name)) < number for name in held)
 
 
-def _forced_host() -> bool:
-    return os.environ.get("LABKIT_BACKEND") == "host"
-
-
 def nvcc() -> Finding:
     """nvcc. Where kernels run on a GPU, its major version must be that of torch's CUDA; else they are compiled to be read.
 
     It is asked whether it takes this C++ compiler, and this GPU.
     """
-    found, version, cuda = machine.find_nvcc(), machine.nvcc_version(), machine.versions()["cuda"]
-    has_gpu = bool(machine.gpu()) and not _forced_host() if _version("torch") else False
+    found, version = machine.find_nvcc(), machine.nvcc_version()
+    has_torch = bool(_version("torch")) and not torch_error()
+    cuda = machine.versions()["cuda"] if has_torch else None
+    has_gpu = has_torch and bool(machine.gpu()) and os.environ.get("LABKIT_BACKEND") != "host"
     named = next((f"{name}={os.environ[name]}" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)), None)
     variable, _, folder = (named or "").partition("=")
     wrong = named is not None and not machine.is_program(Path(folder) / "bin" / "nvcc")
@@ -190,6 +213,9 @@ def nvcc() -> Finding:
     if has_gpu and cuda and version.split(".")[0] != cuda.split(".")[0]:
         return Finding("nvcc", "fail", f"{seen}; torch is built for CUDA {cuda}",
                        f"set CUDA_HOME to a CUDA {cuda.split('.')[0]} toolkit")
+    if (host_compiler := os.environ.get("CC")) and not shutil.which(host_compiler):  # torch hands it on as -ccbin
+        return Finding("nvcc", "fail" if has_gpu else "warn", f"{seen}; CC={host_compiler}, which it is to call, is not there",
+                       "unset CC, or name one program in it, such as CC=gcc-12")
     if said := _refusal(Path(found), version, machine.arch() if has_gpu else None):
         return Finding("nvcc", "fail" if has_gpu else "warn", f"{seen}; it says: {said}",
                        advice(said) or "install the CUDA toolkit again, or name another in CUDA_HOME")
@@ -256,7 +282,8 @@ def disk() -> Finding:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError:
         return Finding("disk", "fail", "no folder for temporary files can be written", "name one in TMPDIR")
-    root = next(path for path in (build_root(), *build_root().parents) if path.exists())
+    # os.path.exists: a folder that this user may not enter is as good as none.
+    root = next(path for path in (build_root(), *build_root().parents) if os.path.exists(path))
     for what, place, variable in (("temporary files", temporary, "TMPDIR"), ("builds", root, "LABKIT_BUILD")):
         if (there := shutil.disk_usage(place).free / 2**30) < LEAST_DISK_GIB <= free:
             return Finding("disk", "fail", f"{there:.1f} GiB free for {what}, in {place}",
@@ -310,7 +337,9 @@ def _minutes_since(file: Path) -> float:
 def _torch_locks() -> list[Path]:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     extensions = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or f"{cache}/torch_extensions")
-    return [*extensions.glob("*/lock"), *extensions.glob("*/*/lock")]
+    with contextlib.suppress(PermissionError):  # who may not enter that folder waits for no lock in it
+        return [*extensions.glob("*/lock"), *extensions.glob("*/*/lock")]
+    return []
 
 
 def home() -> Finding:
@@ -367,24 +396,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def show(findings: list[Finding]) -> None:
-    """Prints findings as a table, or plainly where rich is not installed."""
-    if importlib.util.find_spec("rich") is None:
-        for finding in findings:
-            print(f"{finding.state:5} {finding.what}: {finding.seen}")
-            if finding.advice:
-                print(f"      do: {finding.advice}")
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-    table = Table("", "what", "seen", "what to do", box=box.SIMPLE_HEAD)
-    for finding in findings:
-        table.add_row(f"[{colours[finding.state]}]{finding.state}[/]", escape(finding.what), escape(finding.seen),
-                      escape(finding.advice))
-    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -28,10 +28,15 @@ def backend() -> str:
 
     The environment variable LABKIT_BACKEND=host forces the host backend; any other value of it raises ValueError.
     """
+    return "host" if forced_host() or not _torch_sees_gpu() or find_nvcc() is None else "cuda"
+
+
+def forced_host() -> bool:
+    """Whether LABKIT_BACKEND forces the host backend. ValueError for a value of it that means nothing."""
     forced = os.environ.get("LABKIT_BACKEND", "")
     if forced not in ("", "host"):
         raise ValueError(f"LABKIT_BACKEND is {forced!r}; set it to 'host' to force the host backend, or unset it")
-    return "host" if forced or not _torch_sees_gpu() or find_nvcc() is None else "cuda"
+    return bool(forced)
 
 
 def device():

@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator
@@ -58,7 +58,7 @@ class Operator:
     backend: str
     device: torch.device
     namespace: str
-    versions: dict[int, str]
+    versions: dict[int, str] = field(hash=False)  # a dict has none
     source: Path
     library: Path
     function: Callable[..., Any]

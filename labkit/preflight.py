@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 from labkit import REPOSITORY, exercises, machine
 from labkit.build import BuildError, load
-from labkit.diagnosis import Finding, doctor, show
+from labkit.diagnosis import doctor
+from labkit.findings import Finding, show
 from labkit.grading import grade
 
 GROUP = "learners"  # whose members jupyterhub_config.py lets in

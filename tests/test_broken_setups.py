@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
 
 import labkit
 from labkit import REPOSITORY, build, build_errors, build_folder, diagnosis, machine, requirements
@@ -91,7 +92,44 @@ def nvcc_of_another_major(here):
 def compiler_too_new(here):
     here.env("CUDA_HOME", str(toolkit(here.folder / "cuda", takes="*-ccbin*g++-13*")))
     yield "it says: unsupported GNU version! gcc versions later than 15 are not supported", "CC=g++-13 CXX=g++-13"
+    program(here.folder / "bin" / "g++-13", "exit")
     here.env("CC", "g++-13")
+
+
+def c_compiler_that_is_not_there(here):
+    here.env("CUDA_HOME", str(toolkit(here.folder / "cuda")))
+    here.env("CC", "gcc-99")
+    yield "CC=gcc-99, which it is to call, is not there", "unset CC, or name one program in it"
+    here.unset("CC")
+
+
+def backend_that_there_is_not(here):
+    here.env("LABKIT_BACKEND", "hots")
+    yield "LABKIT_BACKEND is 'hots'", "set it to 'host' to force the host backend, or unset it"
+    here.unset("LABKIT_BACKEND")
+
+
+def kernels_that_are_nowhere(here):
+    here.env("LABKIT_KERNELS", "/nowhere")
+    yield "LABKIT_KERNELS=/nowhere is no folder", "unset LABKIT_KERNELS, or name a copy of kernels/"
+    here.env("LABKIT_KERNELS", str(REPOSITORY / "kernels"))
+
+
+def builds_in_the_home_of_nobody(here):
+    here.env("LABKIT_BUILD", "~no-such-user/builds")
+    yield "LABKIT_BUILD is '~no-such-user/builds', and that home", "name the folder by its whole path, or unset LABKIT_BUILD"
+    here.unset("LABKIT_BUILD")
+
+
+def older_package_that_pythonpath_brings(here):
+    (here.folder / "site" / "rich-0.1.dist-info").mkdir(parents=True)
+    (here.folder / "site" / "rich-0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: rich\nVersion: 0.1\n")
+    here.env("PYTHONPATH", str(here.folder / "site"))
+    here.patch(sys, "path", [str(here.folder / "site"), *sys.path])
+    here.patch(requirements, "asked", lambda: [Requirement("rich>=1")])
+    yield "not as requirements.txt asks: rich 0.1, which PYTHONPATH brings", "unset PYTHONPATH"
+    here.unset("PYTHONPATH")
+    here.patch(sys, "path", sys.path[1:])
 
 
 def gpu_that_the_toolkit_has_no_code_for(here):
@@ -262,7 +300,11 @@ def home_that_cannot_be_written(here):
 KINDS = [
     (diagnosis.ninja, "fail", no_ninja), (diagnosis.nvcc, "warn", no_nvcc), (diagnosis.nvcc, "warn", wrong_cuda_home),
     (diagnosis.nvcc, "warn", wrong_cuda_home_and_no_other), (diagnosis.nvcc, "fail", nvcc_of_another_major),
-    (diagnosis.nvcc, "fail", compiler_too_new), (diagnosis.nvcc, "fail", gpu_that_the_toolkit_has_no_code_for),
+    (diagnosis.nvcc, "fail", compiler_too_new), (diagnosis.nvcc, "fail", c_compiler_that_is_not_there),
+    (diagnosis.variables, "fail", backend_that_there_is_not), (diagnosis.variables, "fail", kernels_that_are_nowhere),
+    (diagnosis.variables, "fail", builds_in_the_home_of_nobody),
+    (diagnosis.packages, "warn", older_package_that_pythonpath_brings),
+    (diagnosis.nvcc, "fail", gpu_that_the_toolkit_has_no_code_for),
     (diagnosis.gpu, "fail", gpu_too_new_for_torch), (diagnosis.gpu, "fail", gpu_too_old_for_torch),
     (diagnosis.gpu, "warn", driver_too_old), (diagnosis.gpu, "warn", gpu_hidden), (diagnosis.memory, "warn", little_memory),
     (diagnosis.disk, "fail", no_space_for_builds), (diagnosis.disk, "fail", no_space_for_temporary_files),
@@ -327,7 +369,7 @@ def test_a_folder_with_other_letters_needs_a_python_that_can_name_it(tmp_path):
     ("cc1plus: out of memory allocating 48 bytes", "cc1plus: out of memory", "MAX_JOBS=1"),
     ("[1/2] g++ -c a.cpp\nKilled\nninja: build stopped", "Killed", "MAX_JOBS=1"),
     ("[1/2] g++ -c a.cpp\nvirtual memory exhausted: Cannot allocate memory", "virtual memory exhausted", "MAX_JOBS=1"),
-    ("a.cpp:9:1: fatal error: error writing to /tmp/a.s: No space left on device", "a.cpp:9:1: fatal", "free some disk"),
+    ("a.cpp:9:1: fatal error: error writing to /tmp/a.s: No space left on device", "a.cpp:9:1: fatal", "TMPDIR for the latter"),
     ("/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1", "/usr/bin/ld: final",
      "free some disk"),
     ("/usr/bin/ld: cannot find -lcudart\ncollect2: error: ld returned 1", "/usr/bin/ld: cannot find -lcudart", ""),

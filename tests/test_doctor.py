@@ -4,13 +4,16 @@ import builtins
 import importlib
 import importlib.util
 import os
+import re
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
 
+from labkit import REPOSITORY, importing, machine, requirements
 from labkit import diagnosis as doctor
-from labkit import machine, requirements
 
 
 @pytest.fixture
@@ -177,3 +180,69 @@ def test_what_runs_the_labs_is_needed_and_the_book_is_not(monkeypatch, missing, 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
     assert doctor.jupyter().state == state
+
+
+@pytest.fixture
+def as_nobody():
+    """This process may do what nobody in particular may, if it is root's; else what its user may."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+def test_folders_that_may_not_be_entered_are_told_and_stop_no_look(monkeypatch, tmp_path, as_nobody):
+    closed = tmp_path / "closed"
+    if os.geteuid() != 65534:  # else all of tmp_path is closed
+        closed.mkdir(mode=0)
+    for name in ("HOME", "LABKIT_BUILD", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(closed / "in"))
+    found = {look: look() for look in (doctor.disk, doctor.builds, doctor.home, doctor.build_folder)}
+    assert found[doctor.disk].state in ("ok", "warn") and "GiB free" in found[doctor.disk].seen
+    assert found[doctor.builds].state == "ok"
+    assert found[doctor.home].state == "warn" and found[doctor.home].seen == f"{closed / 'in'}: Permission denied"
+    assert found[doctor.build_folder].seen == f"{closed / 'in'}: Permission denied"
+
+
+def test_a_look_that_ends_in_an_error_is_a_line_and_the_others_are_there(monkeypatch, capsys):
+    def disk():
+        raise RuntimeError("nobody\nthought of it")
+
+    monkeypatch.setattr(doctor, "disk", disk)
+    findings = doctor.doctor()
+    assert [finding for finding in findings if finding.what == "disk"] == [
+        doctor.Finding("disk", "fail", "RuntimeError: nobody thought of it", "mend what this names, and look again")]
+    said = capsys.readouterr().out
+    assert len(findings) == 14 and all(finding.what in said for finding in findings)
+
+
+BROKEN_TORCH = """
+import sys
+from labkit import diagnosis as doctor
+if sys.argv[1:]:
+    doctor.machine.driver = lambda: "580.1"
+for look in (doctor.packages, doctor.gpu, doctor.nvcc):
+    found = look()
+    print(found.state, "cannot be imported: ImportError: no libcudart, anywhere" in found.seen, found.advice, sep="|")
+"""
+
+
+@pytest.mark.parametrize("driver", [[], ["driver"]])
+def test_a_torch_that_cannot_be_imported_is_told_with_its_words_and_a_remedy(tmp_path, driver):
+    (tmp_path / "torch.py").write_text('raise ImportError("no libcudart,\\nanywhere")')
+    done = subprocess.run([sys.executable, "-c", BROKEN_TORCH, *driver], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])})
+    packages, gpu, nvcc = done.stdout.splitlines()
+    assert packages == "fail|True|unset PYTHONPATH, which brings this torch"
+    assert gpu == (packages.replace("fail", "warn") if driver else "ok|False|")
+    assert nvcc.startswith(("ok|False", "warn|False"))
+
+
+def test_a_torch_that_is_broken_is_installed_anew_where_it_is(monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(REPOSITORY / ".venv"))
+    assert importing.torch_again() == "set up anew: python3 -m labkit clean --all, then python3 -m labkit setup"
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    assert re.search(r" -m pip install --force-reinstall torch==2[\d.]+$", importing.torch_again())
