@@ -18,12 +18,14 @@ def program(path: Path, script: str) -> Path:
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """PATH holds nothing of CUDA; returns the folder to put programs into."""
+    """A machine without CUDA, whatever this one has; returns the folder to put programs into, which is on PATH."""
     folder = tmp_path / "bin of the tests"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     for name in ("CUDA_HOME", "CUDA_PATH", "CXX", "LABKIT_BACKEND"):
         monkeypatch.delenv(name, raising=False)
+    real = machine.is_program
+    monkeypatch.setattr(machine, "is_program", lambda path: path.is_relative_to(tmp_path) and real(path))
     return folder
 
 
